@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The deployment file: one libconfig file per deployment, read by rank 0 and broadcast. The table in config.c names
+ * every setting with its type, default, limits and one line of help; parsing, `--check`, `--help-config` and the
+ * README's table derive from it. Example: examples/quickstart.cfg
+ *
+ *   deployment  = "demo";            required, [a-z0-9-], names the deployment in logs
+ *   run_dir     = "/run/user/0/gms"; required, absolute
+ *   ranks       = 2;                 required, 1..1024
+ *   memory      : { backend = "host"; capacity = "256MiB"; capacity_of = ( { rank = 1; capacity = "255MiB"; } ); };
+ *   kv          : { verify = "full" | "none"; };
+ *   timeouts    : { operation = "10s"; round = "5s"; heartbeat = "5s"; fence_report = "2s"; transfer_stall = "5s"; };
+ *   environment : { set = ( "NAME=VALUE", ... ); };   GMS_* and what engines need, equal on all ranks
+ *   engine      : { command = ( "minillm", "--layers", "4" ); containment = "auto" | "pid-namespace" | "subreaper"; };
+ *   hooks       : { on_serving = ( "/path/prog", ... ); };   optional; run on rank 0, GMS_EPOCH and GMS_ENDPOINT in its
+ * environment complete    = true;              required, the last line: a file cut short is refused (V38)
+ *
+ * Unknown settings, wrong types, missing units, duplicates and values out of range are errors with file:line.
+ */
+#ifndef GMS_COORD_CONFIG_H
+#define GMS_COORD_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "core/ballot.h"
+#include "gms/engine.h"
+#include "gms/status.h"
+
+enum {
+    GMS_CONFIG_PATH_BYTES = 256,
+    GMS_CONFIG_ENVIRONMENT_BYTES = 64 * 1024,
+    GMS_CONFIG_COMMAND_BYTES = 8 * 1024,
+    GMS_CONFIG_OVERRIDES = 16
+};
+
+enum gms_containment { GMS_CONTAINMENT_AUTO, GMS_CONTAINMENT_PID_NAMESPACE, GMS_CONTAINMENT_SUBREAPER };
+
+/* Flat, no pointers: this is what rank 0 broadcasts. */
+struct gms_config {
+    char deployment[GMS_NAME_BYTES];
+    char run_dir[GMS_CONFIG_PATH_BYTES];
+    uint32_t ranks;
+    uint64_t capacity_bytes;
+    struct {
+        uint32_t rank;
+        uint64_t capacity_bytes;
+    } capacity_of[GMS_CONFIG_OVERRIDES];
+    uint32_t capacity_of_count;
+    bool kv_verify_full;
+    enum gms_containment containment;
+    uint64_t operation_timeout_ns, round_timeout_ns, heartbeat_ns, fence_report_ns, transfer_stall_ns;
+    uint32_t environment_bytes, command_bytes, on_serving_bytes;
+    char environment[GMS_CONFIG_ENVIRONMENT_BYTES]; /* "NAME=VALUE\0" repeated */
+    char command[GMS_CONFIG_COMMAND_BYTES];         /* "word\0" repeated */
+    char on_serving[GMS_CONFIG_COMMAND_BYTES];
+};
+
+/* Errors that a file has, all of them, worded "FILE:LINE: setting: what, limit, what to do". */
+typedef void (*gms_config_report)(void *context, const char *text);
+
+/* Reads and validates `path`. Every error goes to `report` (NULL allowed); returns CONFIG with the first in *ret_error.
+ * Nothing is set in *ret_config after failure. */
+gms_status gms_config_read(const char *path, struct gms_config *ret_config, gms_config_report report, void *context,
+                           struct gms_error *ret_error);
+/* The same from memory, for tests and fuzzing; `name` stands for the file in texts. */
+gms_status gms_config_parse(const char *name, const char *text, size_t bytes, struct gms_config *ret_config,
+                            gms_config_report report, void *context, struct gms_error *ret_error);
+uint64_t gms_config_capacity(const struct gms_config *config, uint32_t rank);
+/* Writes the settings table for people (--help-config). */
+void gms_config_describe(FILE *stream);
+/* XXH3-64 of the whole struct: ranks compare it after the broadcast. */
+uint64_t gms_config_digest(const struct gms_config *config);
+
+#endif

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The core: one rank's share of the group's decisions as a pure state machine.
+ *
+ *      event (with its time) --> gms_core_step(core, event, &actions) --> typed actions, in order
+ *
+ * It knows no MPI, socket, file, clock, thread or log. The same code runs under the MPI daemon, the simulator and unit
+ * tests. Durable before visible: a GMS_ACTION_STORE must come back as GMS_EVENT_STORED before anything that depends on
+ * it leaves (votes, replies, signals); the core itself waits for that event.
+ *
+ * All memory is inside struct gms_core (caller-owned, no allocation, several hundred KiB at most). Not thread-safe.
+ *
+ * Replicated state (equal on all ranks after the same round): engine slots with role and incarnation, epoch, pools,
+ * decided outcomes, transfers, takeover state. Local state: sessions' pending proposals, local facts, deadlines,
+ * stores.
+ */
+#ifndef GMS_CORE_CORE_H
+#define GMS_CORE_CORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/ballot.h"
+#include "gms/engine.h"
+
+enum {
+    GMS_CORE_MAX_POOLS = GMS_MAX_POOLS,
+    GMS_CORE_MAX_TRANSFERS = 64, /* tracked at once in the group; one more is refused with BUSY */
+    GMS_CORE_OUTCOMES = 64,      /* decided operations remembered per engine slot for late askers */
+    GMS_CORE_MAX_ACTIONS = 256,  /* per step; the core never needs more (asserted) */
+    GMS_STORE_PAYLOAD_BYTES = 256,
+};
+
+/* ------------------------------------------------------------------------------------------------- state ------ */
+
+/*
+ * An engine slot's role (replicated):
+ *
+ *   EMPTY --join committed--> JOINED --parked on all ranks--> PARKED --selected--> PROMOTED --ready on all--> SERVING
+ *                               |            |                   |           |                    |            |
+ *                               +------------+-------------------+- any bad fact or LEFT ---------+------------+
+ *                                                                v
+ *                                                           CONDEMNED --retired on all ranks--> EMPTY
+ */
+enum gms_role {
+    GMS_ROLE_EMPTY,
+    GMS_ROLE_JOINED,
+    GMS_ROLE_PARKED,
+    GMS_ROLE_PROMOTED,
+    GMS_ROLE_SERVING,
+    GMS_ROLE_CONDEMNED,
+    GMS_ROLE_COUNT
+};
+
+/*
+ * The group's takeover (replicated):
+ *
+ *   VACANT ----a parked candidate, nobody to classify---------------> PROMOTING --ready on all--> SERVING
+ *     ^  \---- a parked candidate and a retired writer: CLASSIFYING --classified on all--^           |
+ *     |             ^ successor lost: VACANT again, next candidate                       |           |
+ *     +-- FENCING <-+------------------ writer condemned --------------------------------+-----------+
+ */
+enum gms_takeover_state {
+    GMS_TAKEOVER_VACANT,
+    GMS_TAKEOVER_FENCING,
+    GMS_TAKEOVER_CLASSIFYING,
+    GMS_TAKEOVER_PROMOTING,
+    GMS_TAKEOVER_SERVING,
+    GMS_TAKEOVER_STATE_COUNT
+};
+
+enum gms_pool_state { GMS_POOL_ABSENT, GMS_POOL_UNPUBLISHED, GMS_POOL_READY, GMS_POOL_STATE_COUNT };
+
+struct gms_core_options {
+    uint64_t world;
+    uint32_t rank, world_size;
+    uint64_t operation_timeout_ns;
+    uint64_t transfer_stall_ns; /* a dispatched transfer without news for this long is named */
+    uint64_t fence_report_ns;   /* a cohort not retired for this long is named, and again each time it passes */
+};
+
+/* ------------------------------------------------------------------------------------------------- events ----- */
+
+enum gms_event_type {
+    GMS_EVENT_TICK,         /* time passed; at or after gms_core_deadline */
+    GMS_EVENT_RUNG,         /* a doorbell: somebody wants round `round` */
+    GMS_EVENT_ROUND_DONE,   /* `merged` is the result of the round that this core entered */
+    GMS_EVENT_STORED,       /* the store has `ticket` durably */
+    GMS_EVENT_STORE_FAILED, /* it could not; the core refuses what depended on it */
+    GMS_EVENT_PROPOSE,      /* an engine rank's collective call */
+    GMS_EVENT_PREPARED,     /* result of GMS_ACTION_PREPARE */
+    GMS_EVENT_FACT,         /* a local fact about an engine's incarnation */
+    GMS_EVENT_SESSION_GONE, /* the engine rank's session is no more: drop its pending proposal */
+    GMS_EVENT_BULK_DONE,    /* result of GMS_ACTION_BULK */
+    GMS_EVENT_TRANSFER_DISPATCH,
+    GMS_EVENT_TRANSFER_END_PART,
+    GMS_EVENT_TRANSFER_WAIT, /* somebody waits for its end; answered when it has ended */
+    GMS_EVENT_SHUTDOWN,      /* planned stop of the coordinator job */
+    GMS_EVENT_TYPE_COUNT,
+};
+
+struct gms_proposal {
+    struct gms_operation_key key;
+    uint64_t fields[GMS_PROPOSAL_FIELDS]; /* digests or numbers that must be equal on all ranks; unused: 0 */
+    char pool[GMS_NAME_BYTES]; /* allocate, publish, release: the pool's name, for texts and the pool table */
+    uint32_t pool_kind;        /* enum gms_pool_kind, allocate only */
+};
+
+struct gms_event {
+    enum gms_event_type type;
+    uint64_t now_ns; /* monotonic, this process's own; never compared with another process's */
+    union {
+        uint64_t rung_round;
+        const struct gms_ballot *merged; /* borrowed for the call */
+        uint64_t ticket;                 /* STORED, STORE_FAILED */
+        struct {
+            uint32_t engine;
+            uint64_t session; /* the driver's name for whom to answer; not 0 */
+            struct gms_proposal proposal;
+        } propose;
+        struct {
+            uint32_t engine;
+            struct gms_operation_key key;
+            gms_status status;
+            uint64_t detail[2];
+        } prepared;
+        struct {
+            uint32_t engine;
+            uint64_t incarnation;
+            enum gms_fact fact;
+        } fact;
+        struct {
+            uint32_t engine;
+            uint64_t session;
+        } session_gone;
+        struct {
+            uint32_t engine;
+            struct gms_operation_key key;
+            gms_status status;
+            uint32_t adopted, idle, quarantined;
+        } bulk;
+        struct {
+            uint32_t engine;
+            uint64_t incarnation, session, id;
+            uint32_t part_count;
+        } transfer_dispatch;
+        struct {
+            uint32_t engine;
+            uint64_t incarnation, session, id;
+            uint32_t part;
+            bool failed;
+        } transfer_end;
+        struct {
+            uint32_t engine;
+            uint64_t incarnation, session, id;
+        } transfer_wait;
+    };
+};
+
+/* ------------------------------------------------------------------------------------------------- actions ---- */
+
+enum gms_action_type {
+    GMS_ACTION_RING,        /* ring all peers for `round` */
+    GMS_ACTION_ENTER_ROUND, /* contribute `ballot`; comes back as ROUND_DONE */
+    GMS_ACTION_STORE,       /* persist; comes back as STORED(ticket) */
+    GMS_ACTION_PREPARE,     /* make the tentative effect of an operation; comes back as PREPARED */
+    GMS_ACTION_COMMIT,      /* make it final: keep, hand to the keeper, seal */
+    GMS_ACTION_ABORT,       /* undo the tentative effect (also sent when nothing was prepared: idempotent) */
+    GMS_ACTION_REPLY,       /* tell a session the outcome of its call */
+    GMS_ACTION_BULK,        /* all ranks enter the bulk sub-round for this adopt now; comes back as BULK_DONE */
+    GMS_ACTION_FENCE,       /* kill the cohort of an incarnation on this rank; RETIRED comes back as FACT */
+    GMS_ACTION_CLASSIFY,  /* classify what `source` left into `engine`'s directory; comes back as FACT CLASSIFIED of the
+                             successor */
+    GMS_ACTION_PROMOTE,   /* tell the engine rank it is chosen, with epoch and source */
+    GMS_ACTION_SERVING,   /* the engine serves under `epoch`: answer its serve call, publish the endpoint */
+    GMS_ACTION_CONDEMNED, /* tell the engine rank (if it still listens) that it must end */
+    GMS_ACTION_FORGET,    /* an incarnation is retired everywhere and no longer a source: drop what belongs to it */
+    GMS_ACTION_TRANSFER_DONE,
+    GMS_ACTION_TRANSFER_STALLED,
+    GMS_ACTION_NOTE,     /* something an operator should read; a driver logs it */
+    GMS_ACTION_RESTART,  /* this rank cannot go on: exit with the restart code */
+    GMS_ACTION_SHUTDOWN, /* all ranks agreed to stop: finalize and exit 0 */
+    GMS_ACTION_TYPE_COUNT,
+};
+
+enum gms_store_kind {
+    GMS_STORE_PREPARED = 1,
+    GMS_STORE_OUTCOME,
+    GMS_STORE_CONDEMNED,
+    GMS_STORE_EPOCH,
+    GMS_STORE_SERVING
+};
+
+struct gms_outcome {
+    struct gms_operation_key key;
+    gms_status status;
+    int32_t rank;         /* that decided a failure, -1 */
+    uint64_t incarnation; /* join: the new one */
+    uint64_t epoch;
+    uint32_t adopted, idle, quarantined; /* adopt */
+    bool created;                        /* allocate: this engine's call created the pool */
+    uint64_t pool_creator;               /* allocate: incarnation that created it */
+    enum gms_pool_state pool_state;      /* allocate: after the operation */
+    char text[192];                      /* worded once, by the core: names the rank, field, values */
+};
+
+struct gms_action {
+    enum gms_action_type type;
+    union {
+        uint64_t round;                  /* RING */
+        const struct gms_ballot *ballot; /* ENTER_ROUND: points into the core, valid until the next step */
+        struct {
+            uint64_t ticket;
+            enum gms_store_kind kind;
+            uint32_t bytes;
+            uint8_t payload[GMS_STORE_PAYLOAD_BYTES];
+        } store;
+        struct {
+            uint32_t engine;
+            struct gms_proposal proposal;
+            bool create;
+        } prepare; /* create: allocate makes the pool */
+        struct {
+            uint32_t engine;
+            struct gms_proposal proposal;
+            struct gms_outcome outcome;
+        } commit; /* COMMIT and ABORT */
+        struct {
+            uint64_t session;
+            struct gms_outcome outcome;
+        } reply;
+        struct {
+            uint32_t engine;
+            struct gms_operation_key key;
+            uint64_t incarnation;
+        } bulk;
+        struct {
+            uint32_t engine;
+            uint64_t incarnation;
+            bool clean;
+        } fence; /* clean: it said goodbye; still kill what is left */
+        struct {
+            uint32_t engine;
+            uint64_t incarnation, source;
+            bool source_clean;
+        } classify; /* engine, incarnation: the successor */
+        struct {
+            uint32_t engine;
+            uint64_t incarnation, epoch, source;
+        } promote; /* also SERVING, CONDEMNED, FORGET */
+        struct {
+            uint32_t engine;
+            uint64_t session, incarnation, id;
+            uint32_t finished, failed;
+            int32_t first_failed;
+            const uint8_t *failed_bitmap;
+            gms_status status;
+            char text[192];
+        } transfer; /* DONE and STALLED; session 0: nobody waits */
+        struct {
+            gms_status status;
+            char text[256];
+        } note; /* NOTE and RESTART */
+    };
+};
+
+struct gms_actions {
+    size_t count;
+    struct gms_action items[GMS_CORE_MAX_ACTIONS];
+};
+
+/* ------------------------------------------------------------------------------------------------- calls ------ */
+
+struct gms_core; /* sizeof through gms_core_bytes; layout in core_state.h, for the core's own files and tests */
+
+size_t gms_core_bytes(void);
+/* `memory`: gms_core_bytes() bytes, 16-aligned, owned by the caller for the core's whole life. Returns it as a core. */
+struct gms_core *gms_core_init(void *memory, const struct gms_core_options *options);
+
+/* Applies one event. `ret_actions` is overwritten. Never fails: what cannot be done becomes a reply, a note or a
+ * restart. */
+void gms_core_step(struct gms_core *core, const struct gms_event *event, struct gms_actions *ret_actions);
+
+/* When GMS_EVENT_TICK is next needed; UINT64_MAX: never. */
+uint64_t gms_core_deadline(const struct gms_core *core);
+
+/* What status and tests may see. */
+struct gms_core_engine_view {
+    enum gms_role role;
+    uint64_t incarnation;
+    uint64_t launch;
+    uint32_t next_sequence;
+};
+struct gms_core_view {
+    uint64_t world, epoch, next_round, state_digest;
+    enum gms_takeover_state takeover;
+    int32_t serving_engine;      /* -1: nobody */
+    int32_t successor_engine;    /* -1: none selected */
+    uint64_t writer_incarnation; /* whose slots are the group's KV now; 0: nobody yet */
+    struct gms_core_engine_view engines[GMS_MAX_ENGINES];
+};
+void gms_core_look(const struct gms_core *core, struct gms_core_view *ret_view);
+
+#endif

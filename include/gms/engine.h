@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * libgms: what an engine rank calls.
+ *
+ * The life of an engine rank:
+ *
+ *   gms_open -> gms_join -> gms_pool_attach (weights, kv) -> [fill weights, gms_publish] -> warm up on scratch KV
+ *     -> gms_park -> gms_wait_promotion -> gms_adopt -> gms_wake -> gms_serve
+ *     -> { gms_step_begin, gms_slot_acquire / _seal / _release, gms_step_complete, gms_progress } ... -> gms_close
+ *
+ * The first engine of a deployment takes the same path; it is promoted as soon as it is parked on every rank.
+ *
+ * Calls marked COLLECTIVE are agreed over all ranks: every rank of the engine must make the same collective calls in
+ * the same order. They succeed on every rank or on none, and every rank is told the same outcome. They block for at
+ * most the deployment's operation timeout plus one second.
+ *
+ * Thread rule, unless a function says otherwise: one session belongs to one thread at a time. The slot, step, progress
+ * and lookup functions may be called from any thread, but calls that name the same slot must not race each other.
+ *
+ * Errors: every function that can fail returns a gms_status and fills *ret_error when that is not NULL. Outputs are set
+ * only on success. Codes in the engine group (100..199) mean: stop serving and exit. After GMS_E_DISCONNECTED the
+ * engine may go on producing tokens; no control operation is possible until the coordinator is back.
+ *
+ * Slots are answered from shared memory by a few atomics: no system call, no lock, no message (invariant 6). The engine
+ * picks the slot; this library schedules nothing (invariant 10).
+ */
+#ifndef GMS_ENGINE_H
+#define GMS_ENGINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gms/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GMS_API __attribute__((visibility("default")))
+
+enum {
+    GMS_NAME_BYTES = 64,       /* pool, tensor and engine names, terminating NUL included */
+    GMS_BLOCK_HASH_BYTES = 16, /* 128 bits: chained prefix hash of a KV block */
+    GMS_RECORD_PARTS = 4,      /* slots that one record may span */
+    GMS_MAX_POOLS = 16,
+};
+
+typedef struct gms_session gms_session; /* opaque; made by gms_open, ended by gms_close */
+typedef struct gms_pool gms_pool;       /* opaque; borrowed from its session, valid until gms_close */
+
+/* ------------------------------------------------------------------------------------------------ session ----- */
+
+struct gms_open_options {
+    const char *run_dir; /* borrowed; NULL: environment GMS_RUN_DIR */
+    int32_t rank;        /* -1: environment GMS_RANK */
+    int32_t engine_id;   /* -1: environment ENGINE_ID */
+    const char *launch;  /* borrowed; equal on all ranks of one start; NULL: environment GMS_LAUNCH_ID */
+    uint32_t timeout_ms; /* to connect and be welcomed; 0: 10,000 */
+};
+
+/*
+ * Connects to the local coordinator rank and introduces this process (its pidfd travels along). `options` may be NULL.
+ * On success the caller owns *ret_session. Errors: INVALID (no run directory, rank, engine or launch given),
+ * TIMEOUT, VERSION (both versions are named), PERMISSION (the coordinator runs as another user), DISCONNECTED.
+ */
+GMS_API gms_status gms_open(const struct gms_open_options *options, gms_session **ret_session,
+                            struct gms_error *ret_error);
+
+/*
+ * Leaves: a planned end, not a fault. A serving engine that closes is succeeded by a shadow as after a crash, except
+ * that its released slots are idle. Unmaps everything and frees the session. NULL is allowed.
+ */
+GMS_API void gms_close(gms_session *session);
+
+/* What makes KV of one engine readable by another. All strings borrowed, copied during the call. */
+struct gms_identity {
+    const char *model;          /* name and revision */
+    const char *dtype;          /* "f32", "bf16", ... */
+    const char *layout;         /* engine's own name of its KV layout */
+    const char *hash_algorithm; /* of block hashes */
+    const char *engine_name;
+    const char *engine_version;
+    uint64_t hash_seed;    /* of block hashes; a difference is a loud refusal, never silent misses (V28) */
+    uint32_t block_tokens; /* tokens per KV block */
+    uint32_t world_size;   /* TP size */
+};
+
+struct gms_membership {
+    uint64_t world;       /* this start of the coordinators */
+    uint64_t incarnation; /* this start of this engine; unique in the deployment */
+    uint64_t epoch;       /* at the time of joining */
+    uint32_t rank;
+    uint32_t world_size;
+    uint32_t engine_id;
+    uint32_t kv_verify_full; /* 1: seals carry a content digest that a successor checks */
+};
+
+/* COLLECTIVE. Joins the group under the session's engine id. Errors: MISMATCH (names field, ranks, both values),
+ * BUSY (the engine id is taken by a live incarnation), EXPIRED (a rank did not come; it is named), and others. */
+GMS_API gms_status gms_join(gms_session *session, const struct gms_identity *identity,
+                            struct gms_membership *ret_membership, struct gms_error *ret_error);
+
+/* -------------------------------------------------------------------------------------------------- pools ----- */
+
+enum gms_pool_kind {
+    GMS_POOL_WEIGHTS = 1, /* published once, then read-only for everybody */
+    GMS_POOL_KV = 2,      /* divided into slots; scratch until this engine parks */
+};
+
+struct gms_pool_description {
+    char name[GMS_NAME_BYTES];
+    uint32_t kind;        /* enum gms_pool_kind */
+    uint32_t slot_count;  /* KV: number of slots; weights: 0 */
+    uint64_t block_bytes; /* KV: bytes of one slot on this rank; weights: 0 */
+    uint64_t bytes;       /* weights: bytes on this rank; KV: 0 (slot_count * block_bytes) */
+};
+
+/*
+ * COLLECTIVE. Creates the pool on all ranks if the group does not have it, else attaches the group's. It is mapped at
+ * an address that stays the same for the life of the session: weights  writable for the one engine that is to publish
+ * them, read-only once published; kv       private scratch memory of the same size until gms_park puts the group's
+ * memory in its place. While another engine is publishing, waits for it (bounded by the operation timeout, then AGAIN).
+ * Errors: NO_CAPACITY (names the rank, what was asked, what is free), MISMATCH, AGAIN, EXPIRED.
+ */
+GMS_API gms_status gms_pool_attach(gms_session *session, const struct gms_pool_description *description,
+                                   gms_pool **ret_pool, struct gms_error *ret_error);
+
+GMS_API void *gms_pool_address(const gms_pool *pool); /* never NULL, never changes */
+GMS_API uint64_t gms_pool_bytes(const gms_pool *pool);
+GMS_API uint32_t gms_pool_slot_count(const gms_pool *pool);
+/* 1 while this engine must fill the weights and call gms_publish. */
+GMS_API int gms_pool_must_publish(const gms_pool *pool);
+/* Grows whenever the memory behind the address changes (park): a registration made for an older value is void (V31). */
+GMS_API uint64_t gms_pool_mapping_epoch(const gms_pool *pool);
+
+/* Adds one tensor to the manifest of an unpublished weights pool. `name` copied. Overlaps and out-of-range entries are
+ * INVALID. The bytes must stay unchanged from here to gms_publish. */
+GMS_API gms_status gms_manifest_add(gms_pool *pool, const char *name, uint64_t offset_bytes, uint64_t bytes,
+                                    struct gms_error *ret_error);
+
+/* Finds a tensor of a published pool by name. Errors: NOT_FOUND, REFUSED (not published). */
+GMS_API gms_status gms_manifest_find(const gms_pool *pool, const char *name, uint64_t *ret_offset_bytes,
+                                     uint64_t *ret_bytes, struct gms_error *ret_error);
+
+/*
+ * COLLECTIVE. Commits the weights: the manifest must cover every byte of the pool (REFUSED names the first gap), this
+ * process's writable mapping is replaced by a read-only one at the same address, and the memory is sealed against any
+ * writer. BUSY if another writable mapping of it exists. After a failure the pool is still unpublished and, where this
+ * process had it writable, writable again.
+ */
+GMS_API gms_status gms_publish(gms_pool *pool, struct gms_error *ret_error);
+
+/* COLLECTIVE. Gives a pool back: unmapped here; the group frees it when no live engine has it attached. */
+GMS_API gms_status gms_pool_release(gms_pool *pool, struct gms_error *ret_error);
+
+/* ------------------------------------------------------------------------------------- park, promotion, serve - */
+
+/* Puts the group's KV memory in place of the scratch and declares this rank ready to be promoted. Refused while a step
+ * is in flight (GMS_E_BUSY); parking twice is OK and does nothing. Scratch contents are lost. */
+GMS_API gms_status gms_park(gms_session *session, struct gms_error *ret_error);
+
+struct gms_promotion {
+    uint64_t epoch;              /* the epoch this engine will serve under */
+    uint64_t source_incarnation; /* whose KV may be adopted; 0: nobody's */
+};
+
+/*
+ * Blocks until this engine is chosen on all ranks. timeout_ms -1: no limit. Errors: TIMEOUT (call again), CONDEMNED,
+ * DISCONNECTED, REFUSED (not parked).
+ */
+GMS_API gms_status gms_wait_promotion(gms_session *session, int32_t timeout_ms, struct gms_promotion *ret_promotion,
+                                      struct gms_error *ret_error);
+
+/* The descriptor on which a promotion or any other coordinator message becomes readable, for engines with a loop of
+ * their own; borrowed. gms_wait_promotion(session, 0, ...) then handles it. */
+GMS_API int gms_event_fd(const gms_session *session);
+
+struct gms_adoption {
+    uint32_t adopted;     /* slots that are SEALED on every rank and now belong to this engine */
+    uint32_t idle;        /* slots free on every rank */
+    uint32_t quarantined; /* slots that may not be used on some rank */
+    uint32_t sealed_here; /* slots that were sealed on this rank before the ranks compared */
+    uint32_t bad_here;    /* of those, refused here: content digest or record wrong */
+};
+
+/*
+ * COLLECTIVE. Checks what the predecessor left (contents too under kv.verify = full), agrees over all ranks which slots
+ * are adoptable everywhere with equal content, and makes them this engine's. From here on slots may be acquired.
+ * With several KV pools *ret_adoption is the sum.
+ */
+GMS_API gms_status gms_adopt(gms_session *session, struct gms_adoption *ret_adoption, struct gms_error *ret_error);
+
+/* Restores what parking took away. Host memory: nothing to do, and it says so by returning at once. Wake twice is OK;
+ * REFUSED when not promoted. */
+GMS_API gms_status gms_wake(gms_session *session, struct gms_error *ret_error);
+
+/*
+ * Declares this rank ready to serve and blocks until every rank has. `endpoint` (copied; rank 0's is published; others
+ * pass NULL) is where clients reach the engine. After GMS_OK this engine is the only one serving in its epoch.
+ */
+GMS_API gms_status gms_serve(gms_session *session, const char *endpoint, struct gms_error *ret_error);
+
+/* ------------------------------------------------------------------------------------------------- steps ------ */
+
+/* A step is a batch of work that may still be writing slots after the call that launched it returned. Tokens grow by
+ * one; 0 is "already complete". Host engines complete a step when its stores are done. */
+typedef uint64_t gms_token;
+
+GMS_API gms_token gms_step_begin(gms_session *session);
+/* Steps complete in order: completes `token` and all before it, and makes slots released under them IDLE. */
+GMS_API void gms_step_complete(gms_session *session, gms_token token);
+
+/* --------------------------------------------------------------------------------------------------- slots ---- */
+
+enum gms_slot_state {
+    GMS_SLOT_IDLE = 0,        /* free and safe to hand out */
+    GMS_SLOT_LEASED = 1,      /* this engine may write it */
+    GMS_SLOT_SEALED = 2,      /* complete and immutable under its content hash */
+    GMS_SLOT_RELEASED = 3,    /* given back, but a launched step may still write it */
+    GMS_SLOT_QUARANTINED = 4, /* somebody not proven quiet might still write it */
+    GMS_SLOT_RETIRED = 5,     /* its generation is exhausted */
+};
+
+/* Leases the slot the engine chose. IDLE, or RELEASED by this same incarnation, else QUARANTINED / BUSY / REFUSED (not
+ * promoted and adopted yet). *ret_generation names this lease in seal and release. About 20 ns, no system call. */
+GMS_API gms_status gms_slot_acquire(gms_pool *pool, uint32_t slot, uint64_t *ret_generation);
+
+struct gms_part {
+    uint32_t pool; /* index as given by gms_pool_index */
+    uint32_t slot;
+    uint64_t generation;
+};
+
+/* What a sealed block is. parts[0] is its home; all parts must be leased by this engine at the given generations. */
+struct gms_block {
+    uint8_t hash[GMS_BLOCK_HASH_BYTES];
+    uint8_t parent_hash[GMS_BLOCK_HASH_BYTES]; /* all zero: first block */
+    uint32_t token_count;
+    uint32_t part_count; /* 1..GMS_RECORD_PARTS */
+    struct gms_part parts[GMS_RECORD_PARTS];
+};
+
+GMS_API uint32_t gms_pool_index(const gms_pool *pool);
+
+/*
+ * Seals the block: record first, then the slot words. `token` is the step that wrote it: NOT_DONE if that step is not
+ * complete (the block stays leased; seal again later). STALE if a generation is not the current lease: ownership was
+ * lost, the engine must stop (GMS_E_LOST_OWNERSHIP).
+ */
+GMS_API gms_status gms_block_seal(gms_session *session, const struct gms_block *block, gms_token token);
+
+/* Gives a LEASED or SEALED slot back. Naming an older generation is STALE and changes nothing, so a block listed twice
+ * is freed once. The slot is IDLE when `token` completes. */
+GMS_API gms_status gms_slot_release(gms_pool *pool, uint32_t slot, uint64_t generation, gms_token token);
+
+GMS_API enum gms_slot_state gms_slot_state(const gms_pool *pool, uint32_t slot, uint64_t *ret_generation);
+
+/* Finds a sealed block by hash. Validates the record against its slot words before answering (invariant 2). */
+GMS_API gms_status gms_lookup(gms_session *session, const uint8_t hash[GMS_BLOCK_HASH_BYTES],
+                              struct gms_block *ret_block);
+
+/* Walks all sealed blocks whose home is `pool`. Start with *cursor = 0; NOT_FOUND ends the walk. */
+GMS_API gms_status gms_sealed_next(gms_pool *pool, uint32_t *cursor, struct gms_block *ret_block);
+
+/* ------------------------------------------------------------------------------------------------ reports ----- */
+
+/* The work loop calls this once per step: a counter in shared memory, no system call. */
+GMS_API void gms_progress(gms_session *session);
+/* Announces that no progress will be reported for up to `duration_ms` (graph capture and the like). */
+GMS_API void gms_busy(gms_session *session, uint32_t duration_ms);
+/* Reports a device error that will not go away: this engine is condemned and succeeded. `text` copied. */
+GMS_API gms_status gms_report_sticky_error(gms_session *session, int32_t code, const char *text,
+                                           struct gms_error *ret_error);
+
+/* ----------------------------------------------------------------------------------------------- transfer ----- */
+
+/*
+ * A transfer is a named vote over all ranks on work with several parts (KV pages, recurrent state, ...): it ends when
+ * every rank has finished or failed every part, keeps the votes of ranks that finished, and is never withdrawn by a
+ * timer. A stall is named in the coordinators' log and status, also while nothing else happens.
+ */
+GMS_API gms_status gms_transfer_dispatch(gms_session *session, uint64_t transfer_id, uint32_t part_count,
+                                         struct gms_error *ret_error);
+GMS_API gms_status gms_transfer_end_part(gms_session *session, uint64_t transfer_id, uint32_t part, int failed,
+                                         struct gms_error *ret_error);
+
+struct gms_transfer_result {
+    uint32_t finished_ranks;
+    uint32_t failed_ranks;
+    int32_t first_failed_rank;  /* -1: none */
+    uint8_t failed_bitmap[128]; /* bit r: rank r failed */
+};
+
+/* Waits until the transfer has ended on every rank. TIMEOUT leaves it running; ask again. Nothing the transfer holds
+ * may be freed before this returned GMS_OK. */
+GMS_API gms_status gms_transfer_wait(gms_session *session, uint64_t transfer_id, int32_t timeout_ms,
+                                     struct gms_transfer_result *ret_result, struct gms_error *ret_error);
+
+/* Version of the library as text, and the protocol version it speaks. Static storage. */
+GMS_API const char *gms_version(void);
+GMS_API uint32_t gms_protocol_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

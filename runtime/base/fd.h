@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Descriptors and processes: everything close-on-exec, every process named by pidfd. */
+#ifndef GMS_BASE_FD_H
+#define GMS_BASE_FD_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "gms/status.h"
+
+/* Closes *fd if it is open and sets it to -1; keeps errno. */
+void gms_fd_close(int *fd);
+/* Moves *fd to a number >= `minimum`, close-on-exec: sockets whose end is a sign of death live high, because the kernel
+ * closes descriptors in ascending order and low ones wait behind the driver's (gpu-findings). */
+gms_status gms_fd_raise(int *fd, int minimum, struct gms_error *ret_error);
+/* Soft limit of descriptors up to the hard one (V36). */
+void gms_fd_raise_limit(void);
+/* Signal mask emptied, dispositions that matter set to default, SIGPIPE ignored (V24). Call first in every program. */
+void gms_signals_reset(void);
+
+/* pidfd of a process. -1 pid and pid 0 are refused: 0 means "not in this namespace", unknown, and unknown is never
+ * dead. */
+gms_status gms_pidfd_open(pid_t pid, int *ret_fd, struct gms_error *ret_error);
+/* The pid behind a pidfd as this PID namespace sees it: 0 when outside it, -1 when it has been reaped. */
+pid_t gms_pidfd_pid(int pidfd);
+/* SIGKILL or another signal through the pidfd; true also when the process is gone already. */
+bool gms_pidfd_signal(int pidfd, int signal);
+/* Has every thread of the process ended (pidfd readable)? */
+bool gms_pidfd_ended(int pidfd);
+
+/* Writes `text` to `path` by a temporary name, fsync and rename: readers see the old or the new, whole. Mode 0600. */
+gms_status gms_file_replace(const char *path, const void *data, size_t bytes, struct gms_error *ret_error);
+
+#endif

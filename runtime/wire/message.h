@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The messages between a coordinator rank and its clients (engine ranks through libgms, gms-exec, gms-ctl), and the
+ * keeper's. One SOCK_SEQPACKET datagram is one message:
+ *
+ *   u32 magic "GMSW" | u16 version | u16 type | u32 body bytes | u32 request id | body
+ *
+ * Integers are little-endian. A body is the fields of its type in the order given here; strings and blobs are u32
+ * length
+ * + bytes. A body with bytes left over, or too few, is malformed. Descriptors travel beside it (SCM_RIGHTS), their
+ * count fixed by the type. The table in message.c describes every type once; encode and decode walk it.
+ *
+ * Replies carry the request id of what they answer. Messages the coordinator sends by itself carry id 0.
+ */
+#ifndef GMS_WIRE_MESSAGE_H
+#define GMS_WIRE_MESSAGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gms/engine.h"
+
+enum {
+    GMS_WIRE_MAGIC = 0x57534d47, /* "GMSW" */
+    GMS_WIRE_VERSION = 1,
+    GMS_WIRE_HEADER_BYTES = 16,
+    GMS_WIRE_MAX_BYTES = 160 * 1024, /* header included; below the default socket buffer */
+    GMS_WIRE_MAX_FDS = 4,
+    GMS_WIRE_FIELDS = 6, /* digests in a proposal */
+};
+
+/* Borrowed bytes: in a message to send, the caller's; in a decoded one, the receive buffer's. Not NUL-terminated. */
+struct gms_bytes {
+    const void *data;
+    uint32_t length;
+};
+
+/*
+ * X(NAME, value, fds) F(type, name)... Type letters in message.c's table: u32, u64, i32, bytes.
+ *
+ * client -> coordinator
+ *   HELLO        role, pid (own namespace's), engine_id, rank, launch, program version; fds: own pidfd
+ *   ENVIRONMENT  (gms-exec) -> ENVIRONMENT_REPLY
+ *   CONTAINER    (gms-exec) the cohort's container: kind; fds: pidfd of its init (or of gms-exec), pidfd of the engine
+ * rank PROPOSE      a collective call: kind, sequence, incarnation, fields[6], pool name, pool kind, payload (kind's
+ * own) PARKED, READY(endpoint), LEAVING, STICKY(code, text) TRANSFER_DISPATCH, TRANSFER_END, TRANSFER_WAIT STATUS,
+ * TAKEOVER(engine), SHUTDOWN     (gms-ctl) coordinator -> client WELCOME      world, world_size, rank, flags REPLY
+ * status, rank, text and the outcome's numbers; fds: pool memory, directory (allocate) PROMOTE, SERVING, CONDEMNED,
+ * TRANSFER_RESULT, TRANSFER_STALLED, STATUS_REPLY(json) keeper (both ways) KEEPER_WORLD, KEEPER_PUT, KEEPER_GET,
+ * KEEPER_LIST, KEEPER_DROP, KEEPER_MIRROR, KEEPER_REPLY
+ */
+enum gms_message_type {
+    GMS_MESSAGE_HELLO = 1,
+    GMS_MESSAGE_WELCOME = 2,
+    GMS_MESSAGE_REPLY = 3,
+    GMS_MESSAGE_ENVIRONMENT = 4,
+    GMS_MESSAGE_ENVIRONMENT_REPLY = 5,
+    GMS_MESSAGE_CONTAINER = 6,
+    GMS_MESSAGE_PROPOSE = 7,
+    GMS_MESSAGE_PARKED = 8,
+    GMS_MESSAGE_READY = 9,
+    GMS_MESSAGE_LEAVING = 10,
+    GMS_MESSAGE_STICKY = 11,
+    GMS_MESSAGE_PROMOTE = 12,
+    GMS_MESSAGE_SERVING = 13,
+    GMS_MESSAGE_CONDEMNED = 14,
+    GMS_MESSAGE_TRANSFER_DISPATCH = 15,
+    GMS_MESSAGE_TRANSFER_END = 16,
+    GMS_MESSAGE_TRANSFER_WAIT = 17,
+    GMS_MESSAGE_TRANSFER_RESULT = 18,
+    GMS_MESSAGE_TRANSFER_STALLED = 19,
+    GMS_MESSAGE_STATUS = 20,
+    GMS_MESSAGE_STATUS_REPLY = 21,
+    GMS_MESSAGE_TAKEOVER = 22,
+    GMS_MESSAGE_SHUTDOWN = 23,
+    GMS_MESSAGE_KEEPER_WORLD = 40,
+    GMS_MESSAGE_KEEPER_PUT = 41,
+    GMS_MESSAGE_KEEPER_GET = 42,
+    GMS_MESSAGE_KEEPER_LIST = 43,
+    GMS_MESSAGE_KEEPER_DROP = 44,
+    GMS_MESSAGE_KEEPER_MIRROR = 45,
+    GMS_MESSAGE_KEEPER_REPLY = 46,
+};
+
+enum gms_client_role { GMS_CLIENT_ENGINE = 1, GMS_CLIENT_EXEC = 2, GMS_CLIENT_CONTROL = 3 };
+enum gms_container_kind { GMS_CONTAINER_PID_NAMESPACE = 1, GMS_CONTAINER_SUBREAPER = 2 };
+
+struct gms_message {
+    enum gms_message_type type;
+    uint32_t request_id;
+    union {
+        struct {
+            uint32_t role, pid, engine_id, rank;
+            struct gms_bytes launch, version;
+        } hello; /* fds: pidfd */
+        struct {
+            uint64_t world;
+            uint32_t world_size, rank, kv_verify_full, operation_timeout_ms;
+            struct gms_bytes version;
+        } welcome;
+        /* ENVIRONMENT, PARKED (incarnation), LEAVING (incarnation), STATUS, SHUTDOWN: `plain.incarnation` or nothing
+         * used (still sent) */
+        struct {
+            uint64_t incarnation;
+        } plain;
+        struct {
+            struct gms_bytes variables; /* "NAME=VALUE\0" repeated */
+            uint64_t digest;
+        } environment_reply;
+        struct {
+            uint32_t kind, engine_id;
+        } container; /* fds: container, engine */
+        struct {
+            uint64_t incarnation, launch;
+            uint32_t sequence, kind, pool_kind, slot_count;
+            uint64_t block_bytes, bytes; /* allocate: this rank's own geometry */
+            uint64_t local_digest;       /* join: identity, rank included; publish: content, may differ per rank */
+            uint64_t fields[GMS_WIRE_FIELDS];
+            struct gms_bytes pool;    /* name */
+            struct gms_bytes payload; /* publish: the manifest; join: identity in words, for texts */
+        } propose;
+        struct {
+            uint64_t incarnation;
+            struct gms_bytes endpoint;
+        } ready;
+        struct {
+            uint64_t incarnation;
+            int32_t code;
+            struct gms_bytes text;
+        } sticky;
+        struct { /* fds: allocate: pool memory, directory (KV only) */
+            int32_t status, rank;
+            uint32_t kind, sequence;
+            uint64_t incarnation, epoch;
+            uint32_t adopted, idle, quarantined, pool_index, created, published;
+            uint64_t bytes;
+            struct gms_bytes text;
+            struct gms_bytes payload; /* allocate of a published weights pool: its manifest */
+        } reply;
+        struct {
+            uint64_t incarnation, epoch, source;
+        } promote; /* PROMOTE, SERVING, CONDEMNED; text for CONDEMNED below */
+        struct {
+            uint64_t incarnation, epoch;
+            struct gms_bytes text;
+        } condemned;
+        struct {
+            uint64_t incarnation, id;
+            uint32_t part_count, part, failed;
+            int32_t timeout_ms;
+        } transfer; /* DISPATCH, END, WAIT */
+        struct {
+            uint64_t incarnation, id;
+            int32_t status;
+            uint32_t finished, failed;
+            int32_t first_failed;
+            struct gms_bytes failed_bitmap, text;
+        } transfer_result; /* RESULT, STALLED */
+        struct {
+            struct gms_bytes json;
+        } status_reply;
+        struct {
+            uint32_t engine_id;
+        } takeover;
+        struct {
+            uint64_t world, token;
+            uint32_t rank, world_size;
+            struct gms_bytes name, meta;
+            uint64_t number;
+        } keeper; /* all KEEPER_ requests */
+        struct {
+            int32_t status;
+            uint64_t world, token, number;
+            struct gms_bytes names, meta, text;
+        } keeper_reply;
+    };
+    int fds[GMS_WIRE_MAX_FDS]; /* to send: borrowed; received: owned by the receiver of the message */
+    uint32_t fd_count;
+};
+
+/* Encodes into `buffer`. Errors: INVALID (too long: length and limit). */
+gms_status gms_message_encode(const struct gms_message *message, void *buffer, size_t capacity, size_t *ret_bytes,
+                              struct gms_error *ret_error);
+/* Decodes one datagram; byte fields borrow from `buffer`. fds are not touched. Total: any input gives OK, PROTOCOL or
+ * VERSION (both versions named). */
+gms_status gms_message_decode(const void *buffer, size_t bytes, struct gms_message *ret_message,
+                              struct gms_error *ret_error);
+const char *gms_message_name(enum gms_message_type type);
+/* How many descriptors a message of this type may carry at most. */
+uint32_t gms_message_fd_limit(enum gms_message_type type);
+
+#endif
