@@ -56,6 +56,7 @@ echo "== tests"
 CI='' sh tests/run.sh
 INSIDE
 # /dev is the host's, by bind mount; everything else is the root's own.
+# shellcheck disable=SC2016 # the inner shell expands
 exec unshare --mount --pid --fork --uts --ipc --kill-child sh -c '
     mount --make-rprivate /
     mkdir -p "$1/dev/shm" "$1/dev/pts"
