@@ -41,8 +41,12 @@ struct gms_bytes {
  * client -> coordinator
  *   HELLO        role, pid (own namespace's), engine_id, rank, launch, program version; fds: own pidfd
  *   ENVIRONMENT  (gms-exec) -> ENVIRONMENT_REPLY
- *   CONTAINER    (gms-exec) the cohort's container: kind; fds: pidfd of its init (or of gms-exec), pidfd of the engine
- * rank PROPOSE      a collective call: kind, sequence, incarnation, fields[6], pool name, pool kind, payload (kind's
+ *   CONTAINER    (gms-exec) the cohort's container: kind; fds: pidfd of its guardian, pidfd of the engine rank
+ *                -> REPLY; the engine rank runs only after it. How to end and how to know, by kind:
+ *                PID_NAMESPACE: the guardian is the namespace's init. SIGKILL the guardian; its end is the end of all.
+ *                SUBREAPER: SIGKILL the engine rank only. The guardian then kills whatever else descends from it and
+ *                ends when nothing is left: its end is the proof. A killed guardian's end proves nothing.
+ *   PROPOSE      a collective call: kind, sequence, incarnation, fields[6], pool name, pool kind, payload (kind's
  * own) PARKED, READY(endpoint), LEAVING, STICKY(code, text) TRANSFER_DISPATCH, TRANSFER_END, TRANSFER_WAIT STATUS,
  * TAKEOVER(engine), SHUTDOWN     (gms-ctl) coordinator -> client WELCOME      world, world_size, rank, flags REPLY
  * status, rank, text and the outcome's numbers; fds: pool memory, directory (allocate) PROMOTE, SERVING, CONDEMNED,
