@@ -12,10 +12,13 @@
  *   timeouts    : { operation = "10s"; round = "5s"; heartbeat = "5s"; fence_report = "2s"; transfer_stall = "5s"; };
  *   environment : { set = ( "NAME=VALUE", ... ); };   GMS_* and what engines need, equal on all ranks
  *   engine      : { command = ( "minillm", "--layers", "4" ); containment = "auto" | "pid-namespace" | "subreaper"; };
- *   hooks       : { on_serving = ( "/path/prog", ... ); };   optional; run on rank 0, GMS_EPOCH and GMS_ENDPOINT in its
- * environment complete    = true;              required, the last line: a file cut short is refused (V38)
+ *   hooks       : { on_serving = ( "/path/prog", ... ); };   optional; run on rank 0 with GMS_EPOCH and GMS_ENDPOINT
+ *   complete    = true;              required, the last line: a file cut short is refused (V38)
  *
  * Unknown settings, wrong types, missing units, duplicates and values out of range are errors with file:line.
+ * `@include "NAME"` at the start of a line reads a file beside the deployment file; its last line is `# complete`.
+ * Of `environment.set`, what gms-exec sets itself (GMS_RUN_DIR, GMS_RANK, GMS_WORLD_SIZE, GMS_LAUNCH_ID, ENGINE_ID) and
+ * launcher variables (OMPI_, PMIX_, PRTE_, SLURM_, PALS_) are refused.
  */
 #ifndef GMS_COORD_CONFIG_H
 #define GMS_COORD_CONFIG_H
@@ -32,7 +35,9 @@ enum {
     GMS_CONFIG_PATH_BYTES = 256,
     GMS_CONFIG_ENVIRONMENT_BYTES = 64 * 1024,
     GMS_CONFIG_COMMAND_BYTES = 8 * 1024,
-    GMS_CONFIG_OVERRIDES = 16
+    GMS_CONFIG_FILE_BYTES = 256 * 1024, /* of one file */
+    GMS_CONFIG_OVERRIDES = 16,
+    GMS_CONFIG_HOST_BYTES = 56, /* longest host name under which Open MPI starts (V41) */
 };
 
 enum gms_containment { GMS_CONTAINMENT_AUTO, GMS_CONTAINMENT_PID_NAMESPACE, GMS_CONTAINMENT_SUBREAPER };
@@ -64,13 +69,19 @@ typedef void (*gms_config_report)(void *context, const char *text);
  * Nothing is set in *ret_config after failure. */
 gms_status gms_config_read(const char *path, struct gms_config *ret_config, gms_config_report report, void *context,
                            struct gms_error *ret_error);
-/* The same from memory, for tests and fuzzing; `name` stands for the file in texts. */
+/* The same from memory, for tests and fuzzing; `name` stands for the file in texts, @include is refused. `text` needs
+ * no terminating NUL. */
 gms_status gms_config_parse(const char *name, const char *text, size_t bytes, struct gms_config *ret_config,
                             gms_config_report report, void *context, struct gms_error *ret_error);
+/* Device memory of one rank: its override, else memory.capacity. */
 uint64_t gms_config_capacity(const struct gms_config *config, uint32_t rank);
 /* Writes the settings table for people (--help-config). */
 void gms_config_describe(FILE *stream);
 /* XXH3-64 of the whole struct: ranks compare it after the broadcast. */
 uint64_t gms_config_digest(const struct gms_config *config);
+/* Can MPI start on this host? Open MPI aborts inside mpirun and MPI_Init when the host name has 57 bytes or more, so
+ * call this before MPI_Init and in --check. `hostname` NULL: this host's. Errors: UNSUPPORTED (name, length, limit,
+ * what to do), SYSTEM. */
+gms_status gms_config_check_host(const char *hostname, struct gms_error *ret_error);
 
 #endif
