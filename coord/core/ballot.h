@@ -79,9 +79,11 @@ struct gms_ballot_proposal {
     uint16_t prepared;                        /* ranks whose tentative effect is stored */
     uint16_t refused;                         /* ranks whose local step failed */
     uint16_t expired;                         /* ranks whose deadline for it passed */
-    uint16_t lowest_silent;     /* lowest rank that proposed nothing; a rank without a proposal sets its own */
-    uint16_t refused_rank;      /* lowest rank that refused; UINT16_MAX: none */
-    int32_t refused_status;     /* its gms_status */
+    uint16_t lowest_silent;    /* lowest rank that proposed nothing; a rank without a proposal sets its own */
+    uint16_t lowest_undecided; /* lowest rank that has not voted (silent ones included); UINT16_MAX: all have */
+    uint16_t refused_rank;     /* lowest rank that refused; UINT16_MAX: none */
+    int32_t refused_status;    /* its gms_status */
+    uint16_t reserved[2];
     uint64_t refused_detail[2]; /* its numbers (for example bytes asked, bytes free) */
     struct gms_digest_pair fields[GMS_PROPOSAL_FIELDS];
 };
@@ -120,7 +122,12 @@ void gms_ballot_merge(struct gms_ballot *into, const struct gms_ballot *from);
 
 const char *gms_fact_name(enum gms_fact fact);
 const char *gms_operation_name(enum gms_operation operation);
-/* The name of proposal field `field` of `operation` ("environment", "slot count", ...), NULL when unused. */
+/*
+ * The name of proposal field `field` of `operation`, NULL when unused:
+ *   join: identity, environment, protocol version, world size, hash seed, engine version
+ *   allocate: pool name, kind, slot count, block bytes   publish: pool name, manifest
+ *   adopt: epoch, source                                 release: pool name
+ */
 const char *gms_operation_field_name(enum gms_operation operation, uint32_t field);
 
 #endif

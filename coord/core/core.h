@@ -175,12 +175,14 @@ enum gms_action_type {
     GMS_ACTION_PROMOTE,   /* tell the engine rank it is chosen, with epoch and source */
     GMS_ACTION_SERVING,   /* the engine serves under `epoch`: answer its serve call, publish the endpoint */
     GMS_ACTION_CONDEMNED, /* tell the engine rank (if it still listens) that it must end */
-    GMS_ACTION_FORGET,    /* an incarnation is retired everywhere and no longer a source: drop what belongs to it */
-    GMS_ACTION_TRANSFER_DONE,
-    GMS_ACTION_TRANSFER_STALLED,
-    GMS_ACTION_NOTE,     /* something an operator should read; a driver logs it */
-    GMS_ACTION_RESTART,  /* this rank cannot go on: exit with the restart code */
-    GMS_ACTION_SHUTDOWN, /* all ranks agreed to stop: finalize and exit 0 */
+    GMS_ACTION_FORGET,    /* an incarnation is retired everywhere and no longer a source: drop what belongs to it, an
+                             unpublished weights pool that it created included */
+    GMS_ACTION_TRANSFER_ANSWER,  /* answers every DISPATCH and END_PART at once: `transfer.status` and `.text` */
+    GMS_ACTION_TRANSFER_DONE,    /* it ended (or WAIT named an unknown one): answers WAIT */
+    GMS_ACTION_TRANSFER_STALLED, /* no news for too long; the text names the rank and part that is waited for */
+    GMS_ACTION_NOTE,             /* something an operator should read; a driver logs it */
+    GMS_ACTION_RESTART,          /* this rank cannot go on: exit with the restart code */
+    GMS_ACTION_SHUTDOWN,         /* all ranks agreed to stop: finalize and exit 0 */
     GMS_ACTION_TYPE_COUNT,
 };
 
@@ -199,7 +201,9 @@ struct gms_outcome {
     uint64_t incarnation; /* join: the new one */
     uint64_t epoch;
     uint32_t adopted, idle, quarantined; /* adopt */
+    uint32_t pool_index;                 /* allocate, publish, release: the pool's place in the group's table */
     bool created;                        /* allocate: this engine's call created the pool */
+    bool freed;                          /* release: nobody has the pool any more, its memory goes */
     uint64_t pool_creator;               /* allocate: incarnation that created it */
     enum gms_pool_state pool_state;      /* allocate: after the operation */
     char text[192];                      /* worded once, by the core: names the rank, field, values */
@@ -219,8 +223,9 @@ struct gms_action {
         struct {
             uint32_t engine;
             struct gms_proposal proposal;
+            uint32_t pool_index;
             bool create;
-        } prepare; /* create: allocate makes the pool */
+        } prepare; /* create: allocate makes the pool anew (what an unpublished one of a dead creator held is void) */
         struct {
             uint32_t engine;
             struct gms_proposal proposal;
@@ -257,7 +262,8 @@ struct gms_action {
             const uint8_t *failed_bitmap;
             gms_status status;
             char text[192];
-        } transfer; /* DONE and STALLED; session 0: nobody waits */
+        } transfer; /* ANSWER, DONE and STALLED; session 0: nobody waits; the bitmap points into the core, may be NULL
+                     */
         struct {
             gms_status status;
             char text[256];
@@ -301,5 +307,23 @@ struct gms_core_view {
     struct gms_core_engine_view engines[GMS_MAX_ENGINES];
 };
 void gms_core_look(const struct gms_core *core, struct gms_core_view *ret_view);
+
+struct gms_core_pool_view {
+    char name[GMS_NAME_BYTES];
+    uint32_t kind; /* enum gms_pool_kind */
+    enum gms_pool_state state;
+    uint64_t creator;       /* incarnation */
+    uint32_t attached_mask; /* bit e: engine slot e has it attached */
+};
+/* Pool `index` of the group's table; false when there is none. */
+bool gms_core_look_pool(const struct gms_core *core, uint32_t index, struct gms_core_pool_view *ret_view);
+
+struct gms_core_transfer_view {
+    uint64_t incarnation, id;
+    uint32_t finished, failed; /* ranks, as of the last round */
+    uint64_t since_ns;         /* dispatched here at; 0: not dispatched on this rank */
+};
+/* The transfers that are open, `index` from 0 until false. */
+bool gms_core_look_transfer(const struct gms_core *core, uint32_t index, struct gms_core_transfer_view *ret_view);
 
 #endif
