@@ -72,7 +72,7 @@ gms_status gms_directory_create(const struct gms_directory_geometry *geometry, s
                                 struct gms_error *ret_error);
 /* Maps and validates a received file; takes ownership of `fd` on success only. Never trusts a length or count in it
  * beyond the file's real size. Errors: CORRUPT, VERSION, MISMATCH (with `expected` not NULL: names the field and both
- * values). */
+ * values; an identity digest, world, incarnation or epoch of 0 in it is not compared). */
 gms_status gms_directory_open(int fd, const struct gms_directory_geometry *expected,
                               struct gms_directory *ret_directory, struct gms_error *ret_error);
 void gms_directory_close(struct gms_directory *directory); /* half-built and closed ones allowed */
@@ -101,6 +101,7 @@ uint64_t gms_record_checksum(const struct gms_record *record, uint64_t identity_
 /*
  * The index that adoption needs, built before the fault: for each slot the word last seen and whether its record was
  * valid, with the record already copied to the successor's file. refresh() looks only at slots whose word changed.
+ * An index serves one pool; given another source or another successor it starts over by itself. Not thread-safe.
  */
 struct gms_directory_index;
 gms_status gms_directory_index_create(uint32_t slot_count, struct gms_directory_index **ret_index,
@@ -120,15 +121,19 @@ struct gms_classification {
  * After the source's cohort is retired: final refresh, then every slot word of `into` is set: SEALED where adoptable,
  * IDLE where free, QUARANTINED or RETIRED else, generations carried over so that no old lease can match. A record that
  * spans several pools is adoptable only whole, so all pools are classified in one call. source[p] NULL: p is new, all
- * free.
+ * free. into[p] NULL: the successor does not have p, and no block with a part in p is adoptable. index[p] NULL: built
+ * here, which costs a copy of all records. The record place of a slot that is not its block's home receives a copy of
+ * the block's record, so that the ranks can compare it. A source with another identity digest or block size has nothing
+ * adoptable. Errors: MISMATCH (slot counts differ), NO_MEMORY; nothing was set then.
  */
 gms_status gms_directory_classify(struct gms_directory_index *const index[GMS_MAX_POOLS],
                                   struct gms_directory *const source[GMS_MAX_POOLS],
                                   struct gms_directory *const into[GMS_MAX_POOLS], bool source_clean,
                                   struct gms_classification ret_counts[GMS_MAX_POOLS], struct gms_error *ret_error);
 
-/* What the bulk sub-round combines: two bitmaps (adoptable here, usable here = adoptable or free) and one digest per
- * slot. */
+/* What the bulk sub-round combines: two bitmaps (adoptable here, usable here = adoptable or free; slot s is bit s % 8
+ * of byte s / 8, (slot_count + 7) / 8 bytes each) and slot_count digests, 0 where not adoptable. A digest covers what
+ * all ranks must have equal: hashes, token count and the places of all parts; not generations and contents. */
 void gms_directory_bulk_vectors(const struct gms_directory *directory, uint8_t *ret_adoptable, uint8_t *ret_usable,
                                 uint32_t *ret_digests);
 /* Applies the merged vectors: adoptable everywhere with equal digests stays SEALED; usable everywhere becomes IDLE;
