@@ -36,8 +36,6 @@
 extern "C" {
 #endif
 
-#define GMS_API __attribute__((visibility("default")))
-
 enum {
     GMS_NAME_BYTES = 64,       /* pool, tensor and engine names, terminating NUL included */
     GMS_BLOCK_HASH_BYTES = 16, /* 128 bits: chained prefix hash of a KV block */

@@ -17,6 +17,9 @@
 extern "C" {
 #endif
 
+/* What libgms.so exports. */
+#define GMS_API __attribute__((visibility("default")))
+
 /* X(name, value, text). Values are part of the ABI and of the wire protocol: append, never renumber. */
 #define GMS_STATUS_LIST(X)                                                                                             \
     X(GMS_OK, 0, "success")                                                                                            \
@@ -73,8 +76,8 @@ struct gms_error {
 };
 
 /* The enumerator's name ("GMS_E_BUSY") and its one-line meaning; never NULL, static storage, any thread. */
-const char *gms_status_name(gms_status status);
-const char *gms_status_text(gms_status status);
+GMS_API const char *gms_status_name(gms_status status);
+GMS_API const char *gms_status_text(gms_status status);
 
 /* True for codes that end this engine incarnation (100..199). */
 static inline bool gms_status_is_fatal_to_engine(gms_status status)
