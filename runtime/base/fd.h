@@ -4,6 +4,8 @@
 #define GMS_BASE_FD_H
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "gms/status.h"
@@ -13,9 +15,16 @@ void gms_fd_close(int *fd);
 /* Moves *fd to a number >= `minimum`, close-on-exec: sockets whose end is a sign of death live high, because the kernel
  * closes descriptors in ascending order and low ones wait behind the driver's (gpu-findings). */
 gms_status gms_fd_raise(int *fd, int minimum, struct gms_error *ret_error);
+/* Descriptors this process has open and its soft limit; needs no descriptor itself on Linux 6.2 and later. */
+void gms_fd_usage(uint64_t *ret_used, uint64_t *ret_limit);
+/* Words errno for a call that makes descriptors: DESCRIPTORS (EMFILE, ENFILE, EINVAL of F_DUPFD) with used and limit,
+ * else SYSTEM. `what` says what was wanted. */
+gms_status gms_fd_fail(const char *what, struct gms_error *ret_error);
 /* Soft limit of descriptors up to the hard one (V36). */
 void gms_fd_raise_limit(void);
-/* Signal mask emptied, dispositions that matter set to default, SIGPIPE ignored (V24). Call first in every program. */
+/* Signal mask emptied, dispositions that matter set to default, SIGPIPE and SIGXFSZ ignored: EPIPE and EFBIG instead of
+ * death (V24). Call first in every program; ignored ones are inherited, so a child sets those two to default before
+ * exec. */
 void gms_signals_reset(void);
 
 /* pidfd of a process. -1 pid and pid 0 are refused: 0 means "not in this namespace", unknown, and unknown is never
@@ -28,7 +37,12 @@ bool gms_pidfd_signal(int pidfd, int signal);
 /* Has every thread of the process ended (pidfd readable)? */
 bool gms_pidfd_ended(int pidfd);
 
-/* Writes `text` to `path` by a temporary name, fsync and rename: readers see the old or the new, whole. Mode 0600. */
+/* Opens (makes, 0600) and locks the file at `path` within `timeout_ms`, and checks that the name still leads to the
+ * locked inode. Closing *ret_fd unlocks. Never removes the file. Errors: BUSY (somebody else holds it), EXISTS (not a
+ * regular file), DESCRIPTORS, SYSTEM. */
+gms_status gms_file_lock(const char *path, int timeout_ms, int *ret_fd, struct gms_error *ret_error);
+
+/* Writes `data` to `path` by "<path>.new", fsync and rename: readers see the old or the new, whole. Mode 0600. */
 gms_status gms_file_replace(const char *path, const void *data, size_t bytes, struct gms_error *ret_error);
 
 #endif

@@ -8,7 +8,8 @@
 enum gms_log_level { GMS_LOG_ERROR, GMS_LOG_WARNING, GMS_LOG_NOTICE, GMS_LOG_INFO, GMS_LOG_DEBUG };
 
 /*
- * `destination`: "stderr", "file:PATH" (0600, appended) or "journald". `ident` ("gms-coord[2]") starts every line;
+ * `destination`: "stderr", "file:PATH" (0600, appended) or "journald" ("journald:SOCKET" where it listens
+ * elsewhere). `ident` ("gms-coord[2]") starts every line;
  * copied. Errors: INVALID (unknown destination; the choices are listed), SYSTEM. After failure the former sink stays in
  * force.
  */

@@ -39,11 +39,14 @@ struct gms_vmm {
     /* Takes ownership of `fd` on success only. Checks kind, size and seals: MISMATCH, INVALID. */
     gms_status (*import_fd)(int fd, uint64_t bytes, struct gms_vmm_handle *ret_handle, struct gms_error *ret_error);
     /* Maps the whole handle at a reserved address, replacing what was there, in one step: a concurrent reader sees old
-     * or new. */
+     * or new. A mapping made for READ is no writer for freeze and can never become one; mapping for READ over one for
+     * READ_WRITE is how a publisher drops its writable alias. REFUSED: READ_WRITE of frozen memory. */
     gms_status (*map)(void *address, const struct gms_vmm_handle *handle, enum gms_vmm_access access,
                       struct gms_error *ret_error);
     /* Private zero memory at a reserved address: scratch. */
     gms_status (*map_scratch)(void *address, uint64_t bytes, struct gms_error *ret_error);
+    /* Changes what a mapping allows. One made for READ_WRITE stays a writer for freeze, whatever is set here; one made
+     * for READ or NONE cannot be opened for writing: REFUSED. */
     gms_status (*set_access)(void *address, uint64_t bytes, enum gms_vmm_access access, struct gms_error *ret_error);
     /* Back to reserved, unreadable. */
     gms_status (*unmap)(void *address, uint64_t bytes, struct gms_error *ret_error);
