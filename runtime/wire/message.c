@@ -243,7 +243,7 @@ gms_status gms_message_encode(const struct gms_message *message, void *buffer, s
             store_u32(at, *(const uint32_t *)value);
             break;
         case FIELD_I32:
-            store_u32(at, (uint32_t) * (const int32_t *)value);
+            store_u32(at, (uint32_t)(*(const int32_t *)value));
             break;
         case FIELD_U64:
             store_u64(at, *(const uint64_t *)value);
