@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which sealed block has this hash? A private table, linear probing, at most half full: one entry per home slot, and
+ * the slot remembers under which tag it went in, so it can be taken out whatever its record says by then.
+ */
+#include "libgms/session.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "directory/layout.h"
+
+static uint64_t tag_of(const uint8_t hash[GMS_BLOCK_HASH_BYTES])
+{
+    uint64_t tag;
+    memcpy(&tag, hash, sizeof tag);
+    return tag != 0 ? tag : 1;
+}
+
+/* Engines' hashes are good, but nothing says that their first bytes are. */
+static uint64_t home_of(const struct gms_block_index *blocks, uint64_t tag)
+{
+    return (tag * UINT64_C(0x9e3779b97f4a7c15)) >> 17 & blocks->mask;
+}
+
+gms_status gms_blocks_create(struct gms_session *session, struct gms_error *ret_error)
+{
+    if (session->blocks.entries != NULL)
+        return GMS_OK;
+    uint64_t slots = 0, capacity = 64;
+    for (uint32_t i = 0; i < GMS_MAX_POOLS; i++)
+        if (session->directories[i] != NULL)
+            slots += session->directories[i]->slot_count;
+    while (capacity < 2 * slots)
+        capacity *= 2;
+    session->blocks.entries = calloc(capacity, sizeof *session->blocks.entries);
+    session->blocks.mask = capacity - 1;
+    if (session->blocks.entries == NULL)
+        return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for an index of %" PRIu64 " blocks", slots);
+    return GMS_OK;
+}
+
+void gms_blocks_insert(struct gms_session *session, uint32_t pool, uint32_t slot,
+                       const uint8_t hash[GMS_BLOCK_HASH_BYTES])
+{
+    struct gms_block_index *blocks = &session->blocks;
+    if (session->pools[pool]->tags[slot] != 0)
+        gms_blocks_remove(session, pool, slot);
+    const uint64_t tag = tag_of(hash);
+    uint64_t place = home_of(blocks, tag);
+    while (blocks->entries[place].tag != 0)
+        place = (place + 1) & blocks->mask;
+    blocks->entries[place] = (struct gms_block_index_entry){.tag = tag, .pool = pool, .slot = slot};
+    session->pools[pool]->tags[slot] = tag;
+}
+
+/* Closes the hole by moving up whatever may not stand behind it. */
+static void remove_place(struct gms_block_index *blocks, uint64_t hole)
+{
+    for (uint64_t place = (hole + 1) & blocks->mask; blocks->entries[place].tag != 0;
+         place = (place + 1) & blocks->mask) {
+        const uint64_t home = home_of(blocks, blocks->entries[place].tag);
+        if (((place - home) & blocks->mask) >= ((place - hole) & blocks->mask)) {
+            blocks->entries[hole] = blocks->entries[place];
+            hole = place;
+        }
+    }
+    blocks->entries[hole].tag = 0;
+}
+
+void gms_blocks_remove(struct gms_session *session, uint32_t pool, uint32_t slot)
+{
+    struct gms_block_index *blocks = &session->blocks;
+    const uint64_t tag = session->pools[pool]->tags[slot];
+    if (tag == 0)
+        return;
+    session->pools[pool]->tags[slot] = 0;
+    for (uint64_t place = home_of(blocks, tag); blocks->entries[place].tag != 0; place = (place + 1) & blocks->mask) {
+        const struct gms_block_index_entry *entry = &blocks->entries[place];
+        if (entry->tag == tag && entry->pool == pool && entry->slot == slot) {
+            remove_place(blocks, place);
+            return;
+        }
+    }
+}
+
+/* After adoption. Records are not validated here but when they are looked up; only homes go in. */
+void gms_blocks_fill(struct gms_session *session)
+{
+    gms_spin_lock(&session->slots_lock);
+    for (uint32_t pool = 0; pool < GMS_MAX_POOLS; pool++) {
+        const struct gms_directory *directory = session->directories[pool];
+        for (uint32_t slot = 0; directory != NULL && slot < directory->slot_count; slot++) {
+            const gms_slot_word word = gms_directory_word(directory, slot);
+            if (gms_slot_word_state(word) != GMS_SLOT_SEALED)
+                continue;
+            struct gms_record record;
+            gms_directory_copy_record_out(directory, slot, &record);
+            if (record.parts[0].pool == pool && record.parts[0].slot == slot &&
+                record.parts[0].generation == gms_slot_word_generation(word))
+                gms_blocks_insert(session, pool, slot, record.hash);
+        }
+    }
+    gms_spin_unlock(&session->slots_lock);
+}
+
+static void block_of(const struct gms_record *record, struct gms_block *ret_block)
+{
+    *ret_block = (struct gms_block){.token_count = record->token_count, .part_count = record->part_count};
+    memcpy(ret_block->hash, record->hash, sizeof ret_block->hash);
+    memcpy(ret_block->parent_hash, record->parent_hash, sizeof ret_block->parent_hash);
+    for (uint32_t i = 0; i < record->part_count; i++)
+        ret_block->parts[i] = (struct gms_part){
+            .pool = record->parts[i].pool, .slot = record->parts[i].slot, .generation = record->parts[i].generation};
+}
+
+gms_status gms_lookup(gms_session *session, const uint8_t hash[GMS_BLOCK_HASH_BYTES], struct gms_block *ret_block)
+{
+    gms_status status = (gms_status)atomic_load_explicit(&session->gate, memory_order_acquire);
+    if (status != GMS_OK)
+        return status;
+    const struct gms_block_index *blocks = &session->blocks;
+    const uint64_t tag = tag_of(hash);
+    status = GMS_E_NOT_FOUND;
+    gms_spin_lock(&session->slots_lock);
+    for (uint64_t place = home_of(blocks, tag); blocks->entries[place].tag != 0; place = (place + 1) & blocks->mask) {
+        const struct gms_block_index_entry *entry = &blocks->entries[place];
+        struct gms_record record;
+        if (entry->tag == tag && gms_directory_read(session->directories, entry->pool, entry->slot, &record) &&
+            memcmp(record.hash, hash, sizeof record.hash) == 0) {
+            block_of(&record, ret_block);
+            status = GMS_OK;
+            break;
+        }
+    }
+    gms_spin_unlock(&session->slots_lock);
+    return status;
+}
+
+gms_status gms_sealed_next(gms_pool *pool, uint32_t *cursor, struct gms_block *ret_block)
+{
+    const gms_status status = (gms_status)atomic_load_explicit(&pool->session->gate, memory_order_acquire);
+    if (status != GMS_OK)
+        return status;
+    if (pool->description.kind != GMS_POOL_KV)
+        return GMS_E_INVALID;
+    while (*cursor < pool->description.slot_count) {
+        struct gms_record record;
+        const uint32_t slot = (*cursor)++;
+        if (gms_directory_read(pool->session->directories, pool->index, slot, &record)) {
+            block_of(&record, ret_block);
+            return GMS_OK;
+        }
+    }
+    return GMS_E_NOT_FOUND;
+}

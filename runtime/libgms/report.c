@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the engine reports: progress and pauses in shared memory, device errors and transfers as messages.
+ */
+#include "libgms/session.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+/* The counters stand in the directory of the first KV pool. An engine without one reports nothing. */
+static struct gms_directory *counters(const struct gms_session *session)
+{
+    for (uint32_t i = 0; i < GMS_MAX_POOLS; i++)
+        if (session->directories[i] != NULL)
+            return session->directories[i];
+    return NULL;
+}
+
+void gms_progress(gms_session *session)
+{
+    struct gms_directory *directory = counters(session);
+    if (directory != NULL)
+        gms_directory_progress(directory);
+}
+
+void gms_busy(gms_session *session, uint32_t duration_ms)
+{
+    struct gms_directory *directory = counters(session);
+    if (directory != NULL)
+        gms_directory_set_busy_until(directory, gms_clock_ns() + duration_ms * GMS_NS_PER_MS);
+}
+
+gms_status gms_report_sticky_error(gms_session *session, int32_t code, const char *text, struct gms_error *ret_error)
+{
+    gms_status status = gms_session_ready(session, true, ret_error);
+    if (status != GMS_OK)
+        return status;
+    struct gms_message sticky = {.type = GMS_MESSAGE_STICKY,
+                                 .sticky = {.incarnation = session->incarnation, .code = code}};
+    sticky.sticky.text = (struct gms_bytes){text != NULL ? text : "",
+                                            text != NULL ? (uint32_t)strnlen(text, GMS_ERROR_TEXT_BYTES - 1) : 0};
+    return gms_session_send(session, &sticky, gms_session_deadline(session), ret_error);
+}
+
+/* ------------------------------------------------------------------------------------------------ transfer --- */
+
+static struct gms_transfer_news *find_news(struct gms_session *session, uint64_t transfer_id)
+{
+    for (uint32_t i = 0; i < GMS_TRANSFER_RESULTS; i++)
+        if (session->transfers[i].id == transfer_id)
+            return &session->transfers[i];
+    return NULL;
+}
+
+static gms_status transfer_ready(struct gms_session *session, uint64_t transfer_id, struct gms_error *ret_error)
+{
+    gms_status status = gms_session_ready(session, true, ret_error);
+    if (status == GMS_OK && transfer_id == 0)
+        return gms_fail(ret_error, GMS_E_INVALID, "transfer 0: transfers are named by numbers from 1");
+    return status;
+}
+
+/* A transfer that this rank could not name or end would hang the others, so both are answered. */
+static gms_status ask_transfer(struct gms_session *session, struct gms_message *message, struct gms_error *ret_error)
+{
+    struct gms_message reply;
+    gms_status status = gms_session_ask(session, message, gms_session_deadline(session), &reply, ret_error);
+    if (status == GMS_OK)
+        gms_message_close_fds(&reply);
+    return status;
+}
+
+gms_status gms_transfer_dispatch(gms_session *session, uint64_t transfer_id, uint32_t part_count,
+                                 struct gms_error *ret_error)
+{
+    gms_status status = transfer_ready(session, transfer_id, ret_error);
+    if (status == GMS_OK && part_count == 0)
+        status = gms_fail(ret_error, GMS_E_INVALID, "transfer %" PRIu64 " has no parts", transfer_id);
+    if (status != GMS_OK)
+        return status;
+    struct gms_transfer_news *old = find_news(session, transfer_id);
+    if (old != NULL)
+        old->id = 0; /* the number is used again: what is known belongs to its predecessor */
+    struct gms_message dispatch = {
+        .type = GMS_MESSAGE_TRANSFER_DISPATCH,
+        .transfer = {.incarnation = session->incarnation, .id = transfer_id, .part_count = part_count}};
+    return ask_transfer(session, &dispatch, ret_error);
+}
+
+gms_status gms_transfer_end_part(gms_session *session, uint64_t transfer_id, uint32_t part, int failed,
+                                 struct gms_error *ret_error)
+{
+    gms_status status = transfer_ready(session, transfer_id, ret_error);
+    if (status != GMS_OK)
+        return status;
+    struct gms_message end = {
+        .type = GMS_MESSAGE_TRANSFER_END,
+        .transfer = {.incarnation = session->incarnation, .id = transfer_id, .part = part, .failed = failed != 0}};
+    return ask_transfer(session, &end, ret_error);
+}
+
+gms_status gms_transfer_wait(gms_session *session, uint64_t transfer_id, int32_t timeout_ms,
+                             struct gms_transfer_result *ret_result, struct gms_error *ret_error)
+{
+    gms_status status = transfer_ready(session, transfer_id, ret_error);
+    if (status != GMS_OK)
+        return status;
+    const uint64_t deadline_ns = timeout_ms < 0 ? UINT64_MAX : gms_clock_ns() + (uint64_t)timeout_ms * GMS_NS_PER_MS;
+    struct gms_message wait = {
+        .type = GMS_MESSAGE_TRANSFER_WAIT,
+        .transfer = {.incarnation = session->incarnation, .id = transfer_id, .timeout_ms = timeout_ms}};
+    struct gms_transfer_news *news = find_news(session, transfer_id);
+    if (news == NULL)
+        status = gms_session_send(session, &wait, gms_session_deadline(session), ret_error);
+    while (status == GMS_OK && (news = find_news(session, transfer_id)) == NULL) {
+        struct gms_message message;
+        bool filed = false;
+        status = gms_session_receive(session, deadline_ns, &message, &filed, ret_error);
+        if (status != GMS_OK || filed)
+            continue;
+        if (message.type == GMS_MESSAGE_REPLY && message.request_id == wait.request_id)
+            status = gms_reply_error(&message, ret_error);
+        gms_message_close_fds(&message);
+    }
+    if (status == GMS_E_TIMEOUT)
+        return gms_fail(ret_error, GMS_E_TIMEOUT,
+                        "transfer %" PRIu64 " has not ended on every rank within %" PRId32 " ms; it goes on, ask again",
+                        transfer_id, timeout_ms);
+    if (status != GMS_OK)
+        return status;
+    news->id = 0;
+    if (news->status != GMS_OK)
+        return gms_fail(ret_error, news->status, "%s", news->text);
+    *ret_result = news->result;
+    return GMS_OK;
+}

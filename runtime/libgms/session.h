@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of libgms share. Nothing here is exported.
+ *
+ * Who may touch what: the session's control state belongs to the thread that makes control calls. The slot side (gate,
+ * step counters, pending releases, block index) is used from any thread: atomics, or under `slots_lock`, which is held
+ * for a few memory accesses and never across a system call.
+ */
+#ifndef GMS_LIBGMS_SESSION_H
+#define GMS_LIBGMS_SESSION_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "directory/directory.h"
+#include "gms/engine.h"
+#include "vmm/vmm.h"
+#include "wire/channel.h"
+
+enum { GMS_TRANSFER_RESULTS = 64, GMS_FAILED_BITMAP_BYTES = 128 };
+
+/* ------------------------------------------------------------------------------------------------ spin lock --- */
+
+/* Uncontended it is one exchange and one store: no system call. A holder that lost its processor is waited for by
+ * yielding. */
+struct gms_spin {
+    atomic_flag taken;
+};
+void gms_spin_lock(struct gms_spin *spin);
+void gms_spin_unlock(struct gms_spin *spin);
+
+/* ------------------------------------------------------------------------------------------------- manifest --- */
+
+struct gms_manifest_entry {
+    char name[GMS_NAME_BYTES];
+    uint64_t offset_bytes, bytes;
+};
+
+/* Entries in the order of their offsets, never overlapping. */
+struct gms_manifest {
+    struct gms_manifest_entry *entries; /* owned */
+    uint32_t count, capacity;
+};
+
+void gms_manifest_clear(struct gms_manifest *manifest);
+gms_status gms_manifest_insert(struct gms_manifest *manifest, const char *name, uint64_t offset_bytes, uint64_t bytes,
+                               uint64_t pool_bytes, struct gms_error *ret_error);
+const struct gms_manifest_entry *gms_manifest_lookup(const struct gms_manifest *manifest, const char *name);
+/* REFUSED names the first gap. */
+gms_status gms_manifest_check_whole(const struct gms_manifest *manifest, uint64_t pool_bytes,
+                                    struct gms_error *ret_error);
+/* Of names and their order: what all ranks have equal. */
+uint64_t gms_manifest_names_digest(const struct gms_manifest *manifest);
+/* *ret_data is owned by the caller (free). INVALID: does not fit a message. */
+gms_status gms_manifest_pack(const struct gms_manifest *manifest, void **ret_data, uint32_t *ret_bytes,
+                             struct gms_error *ret_error);
+/* Total: any bytes give OK or CORRUPT; *ret_manifest is empty after failure. */
+gms_status gms_manifest_unpack(const void *data, uint32_t bytes, uint64_t pool_bytes, struct gms_manifest *ret_manifest,
+                               struct gms_error *ret_error);
+
+/* ---------------------------------------------------------------------------------------------- block index --- */
+
+/* Open addressing from block hash to home slot. An answer is only a hint: the record and its words are checked. */
+struct gms_block_index_entry {
+    uint64_t tag; /* first bytes of the hash; 0: empty */
+    uint32_t pool, slot;
+};
+struct gms_block_index {
+    struct gms_block_index_entry *entries; /* owned */
+    uint64_t mask;
+};
+
+/* ---------------------------------------------------------------------------------------------------- pools --- */
+
+/* A slot released under a step that was not complete. Ordered by token. */
+struct gms_pending {
+    uint64_t token;
+    uint32_t slot;
+    uint32_t generation_low; /* 32 bits suffice to tell a later lease from this one while it waits here */
+};
+
+struct gms_pool {
+    struct gms_session *session;
+    struct gms_pool_description description;
+    uint32_t index;
+    uint64_t bytes;        /* what the engine sees */
+    uint64_t mapped_bytes; /* what is mapped: the memory's real size */
+    void *address;
+    uint64_t mapping_epoch;
+    struct gms_vmm_handle handle; /* KV: until parked; weights: until published */
+    bool must_publish, published;
+    struct gms_manifest manifest;
+
+    /* KV only, below */
+    struct gms_directory directory;
+    uint64_t *tags;              /* owned; by slot: under which tag the block index has it, 0: not */
+    struct gms_pending *pending; /* owned; a ring */
+    uint64_t pending_mask, pending_head, pending_count;
+};
+
+/* -------------------------------------------------------------------------------------------------- session --- */
+
+struct gms_promotion_state {
+    bool arrived;
+    uint64_t epoch, source;
+};
+
+struct gms_transfer_news {
+    uint64_t id; /* 0: empty */
+    gms_status status;
+    struct gms_transfer_result result;
+    char text[GMS_ERROR_TEXT_BYTES];
+};
+
+struct gms_session {
+    int fd;
+    bool disconnected;
+    uint32_t rank, engine_id;
+    uint64_t launch_digest;
+    uint64_t world;
+    uint32_t world_size, kv_verify_full, operation_timeout_ms;
+    uint32_t last_request;
+    void *buffer; /* owned; GMS_WIRE_MAX_BYTES; what was received last */
+
+    uint64_t incarnation; /* 0: not joined */
+    uint64_t identity_digest;
+    uint32_t next_sequence;
+    bool parked, adopted;
+    uint32_t parked_request;
+    struct gms_promotion_state promotion;
+    bool promotion_taken; /* told to the engine */
+    uint64_t serving_epoch;
+    char condemned_text[GMS_ERROR_TEXT_BYTES];
+    struct gms_transfer_news transfers[GMS_TRANSFER_RESULTS];
+    uint32_t next_transfer;
+
+    struct gms_pool *pools[GMS_MAX_POOLS];            /* owned */
+    struct gms_directory *directories[GMS_MAX_POOLS]; /* of KV pools: borrowed from them */
+
+    /* The slot side. `gate` is what slot calls answer: OK, REFUSED until adopted, CONDEMNED. */
+    _Atomic int gate;
+    _Atomic uint64_t steps_begun, steps_completed;
+    struct gms_spin slots_lock;
+    struct gms_block_index blocks;
+};
+
+/* exchange.c: the conversation with the coordinator. */
+
+/* Refuses control calls of a condemned or disconnected session, and before join where `joined`. */
+gms_status gms_session_ready(struct gms_session *session, bool joined, struct gms_error *ret_error);
+gms_status gms_session_send(struct gms_session *session, struct gms_message *message, uint64_t deadline_ns,
+                            struct gms_error *ret_error);
+/* Waits for one message. What the coordinator says by itself is filed and *ret_filed is true; a REPLY, WELCOME or
+ * TRANSFER_RESULT that is not filed is handed out and belongs to the caller, descriptors included. */
+gms_status gms_session_receive(struct gms_session *session, uint64_t deadline_ns, struct gms_message *ret_message,
+                               bool *ret_filed, struct gms_error *ret_error);
+/* Sends and waits for the REPLY; what it says becomes the result. On GMS_OK *ret_reply belongs to the caller. */
+gms_status gms_session_ask(struct gms_session *session, struct gms_message *message, uint64_t deadline_ns,
+                           struct gms_message *ret_reply, struct gms_error *ret_error);
+/* A REPLY that refuses, as an error: its words and its rank. Returns its status, OK when it refuses nothing. */
+gms_status gms_reply_error(const struct gms_message *reply, struct gms_error *ret_error);
+/* A collective call: fills in incarnation and sequence, asks, and counts the sequence when it was decided. */
+gms_status gms_session_propose(struct gms_session *session, struct gms_message *message, struct gms_message *ret_reply,
+                               struct gms_error *ret_error);
+uint64_t gms_session_deadline(const struct gms_session *session); /* of one collective call that starts now */
+gms_status gms_session_condemn(struct gms_session *session, const char *text, size_t length);
+bool gms_session_condemned(const struct gms_session *session);
+
+/* pools.c */
+void gms_pool_free(struct gms_pool *pool); /* NULL and half-built ones allowed */
+
+/* blocks.c; all but create need slots_lock */
+gms_status gms_blocks_create(struct gms_session *session, struct gms_error *ret_error);
+void gms_blocks_fill(struct gms_session *session);
+void gms_blocks_insert(struct gms_session *session, uint32_t pool, uint32_t slot,
+                       const uint8_t hash[GMS_BLOCK_HASH_BYTES]);
+void gms_blocks_remove(struct gms_session *session, uint32_t pool, uint32_t slot);
+
+/* verify.c: the successor's own look at what it is about to adopt. */
+gms_status gms_verify_adoption(struct gms_session *session, struct gms_adoption *ret_found,
+                               struct gms_error *ret_error);
+/* XXH3-64 over the parts' bytes in order, never 0. The parts must be valid slots of KV pools. */
+uint64_t gms_content_digest(const struct gms_session *session, const struct gms_record_part *parts, uint32_t count);
+
+static inline void *gms_pool_slot_address(const struct gms_pool *pool, uint32_t slot)
+{
+    return (char *)pool->address + (uint64_t)slot * pool->description.block_bytes;
+}
+
+#endif
