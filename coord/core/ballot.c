@@ -69,6 +69,8 @@ void gms_ballot_init(struct gms_ballot *ret_ballot)
         proposal->lowest_silent = UINT16_MAX;
         proposal->lowest_undecided = UINT16_MAX;
         proposal->refused_rank = UINT16_MAX;
+        proposal->least_rank = UINT16_MAX;
+        proposal->greatest_rank = UINT16_MAX;
         for (unsigned i = 0; i < GMS_PROPOSAL_FIELDS; i++) {
             proposal->fields[i].least = UINT64_MAX;
             proposal->fields[i].least_rank = UINT16_MAX;
@@ -120,10 +122,16 @@ static void merge_pair(struct gms_digest_pair *into, const struct gms_digest_pai
 
 static void merge_proposal(struct gms_ballot_proposal *into, const struct gms_ballot_proposal *from)
 {
-    if (compare_keys(&from->least, &into->least) < 0)
+    int order = compare_keys(&from->least, &into->least);
+    if (order < 0)
         into->least = from->least;
-    if (compare_keys(&from->greatest, &into->greatest) > 0)
+    if (order < 0 || (order == 0 && from->least_rank < into->least_rank))
+        into->least_rank = from->least_rank;
+    order = compare_keys(&from->greatest, &into->greatest);
+    if (order > 0)
         into->greatest = from->greatest;
+    if (order > 0 || (order == 0 && from->greatest_rank < into->greatest_rank))
+        into->greatest_rank = from->greatest_rank;
     add_u16(&into->spoken, from->spoken);
     add_u16(&into->prepared, from->prepared);
     add_u16(&into->refused, from->refused);

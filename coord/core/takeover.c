@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Roles of engine slots and the group's takeover. Both are tables; the diagrams are in core.h. What follows from merged
+ * facts is a pure function of the merged ballot and the replicated state, in the order of engine slots, so ranks that
+ * noticed in different order agree.
+ */
+#include "core/core_state.h"
+
+#include <string.h>
+
+#define BIT(fact) (1u << (fact))
+enum {
+    BAD_FACTS =
+        BIT(GMS_FACT_GONE) | BIT(GMS_FACT_STICKY) | BIT(GMS_FACT_STALLED) | BIT(GMS_FACT_COMMANDED) | BIT(GMS_FACT_LEFT)
+};
+
+/* ------------------------------------------------------------------------------------------------- roles ------ */
+
+/* EMPTY where there is no such move; RETIRED is the only one that really leads there. */
+static const uint8_t role_next[GMS_ROLE_COUNT][GMS_ROLE_EVENT_COUNT] = {
+    [GMS_ROLE_EMPTY] = {[GMS_ROLE_EVENT_JOINED] = GMS_ROLE_JOINED},
+    [GMS_ROLE_JOINED] = {[GMS_ROLE_EVENT_PARKED] = GMS_ROLE_PARKED, [GMS_ROLE_EVENT_CONDEMNED] = GMS_ROLE_CONDEMNED},
+    [GMS_ROLE_PARKED] = {[GMS_ROLE_EVENT_CHOSEN] = GMS_ROLE_PROMOTED, [GMS_ROLE_EVENT_CONDEMNED] = GMS_ROLE_CONDEMNED},
+    [GMS_ROLE_PROMOTED] = {[GMS_ROLE_EVENT_READY] = GMS_ROLE_SERVING, [GMS_ROLE_EVENT_CONDEMNED] = GMS_ROLE_CONDEMNED},
+    [GMS_ROLE_SERVING] = {[GMS_ROLE_EVENT_CONDEMNED] = GMS_ROLE_CONDEMNED},
+    [GMS_ROLE_CONDEMNED] = {[GMS_ROLE_EVENT_RETIRED] = GMS_ROLE_EMPTY},
+};
+
+bool gms_core_move_role(struct gms_core *core, uint32_t engine, enum gms_role_event event)
+{
+    struct gms_core_engine *slot = &core->engines[engine];
+    enum gms_role next = (enum gms_role)role_next[slot->role][event];
+
+    if (next == GMS_ROLE_EMPTY && event != GMS_ROLE_EVENT_RETIRED)
+        return false;
+    slot->role = next;
+    gms_core_mix(core, ((uint64_t)engine << 32) | (uint64_t)next);
+    return true;
+}
+
+uint32_t gms_core_role_facts(enum gms_role role)
+{
+    static const uint32_t facts[GMS_ROLE_COUNT] = {
+        [GMS_ROLE_JOINED] = BAD_FACTS | BIT(GMS_FACT_PARKED),  [GMS_ROLE_PARKED] = BAD_FACTS | BIT(GMS_FACT_CLASSIFIED),
+        [GMS_ROLE_PROMOTED] = BAD_FACTS | BIT(GMS_FACT_READY), [GMS_ROLE_SERVING] = BAD_FACTS,
+        [GMS_ROLE_CONDEMNED] = BIT(GMS_FACT_RETIRED),
+    };
+    return facts[role];
+}
+
+void gms_core_fact(struct gms_core *core, uint32_t engine, uint64_t incarnation, enum gms_fact fact)
+{
+    if (engine >= GMS_MAX_ENGINES || (unsigned)fact >= GMS_FACT_COUNT)
+        return;
+    struct gms_core_engine *slot = &core->engines[engine];
+    if (slot->role == GMS_ROLE_EMPTY || slot->incarnation != incarnation)
+        return;
+    switch (fact) {
+    case GMS_FACT_GONE:
+        if (slot->facts & BIT(GMS_FACT_LEFT))
+            return; /* the end of a process that said goodbye is no news */
+        break;
+    case GMS_FACT_RETIRED:
+        if (!slot->fenced)
+            return; /* only what was fenced is known to be whole */
+        break;
+    case GMS_FACT_CLASSIFIED:
+        if (!slot->classifying)
+            return;
+        break;
+    case GMS_FACT_READY:
+        if (!slot->promoted)
+            return;
+        break;
+    case GMS_FACT_STICKY:
+    case GMS_FACT_STALLED:
+    case GMS_FACT_COMMANDED:
+    case GMS_FACT_LEFT:
+    case GMS_FACT_PARKED:
+    case GMS_FACT_COUNT:
+        break;
+    }
+    slot->facts |= BIT(fact);
+}
+
+static bool on_all(const struct gms_core *core, const struct gms_ballot *merged, uint32_t engine, enum gms_fact fact)
+{
+    const struct gms_ballot_facts *facts = &merged->facts[engine];
+
+    return facts->incarnation == core->engines[engine].incarnation && facts->count[fact] == core->options.world_size;
+}
+
+/* Said goodbye on this rank, with nothing in flight. Per rank: adoption takes what is usable on all of them. */
+static bool left_cleanly(uint32_t facts)
+{
+    return (facts & BIT(GMS_FACT_LEFT)) && !(facts & (BIT(GMS_FACT_GONE) | BIT(GMS_FACT_STICKY)));
+}
+
+/* ------------------------------------------------------------------------------------------------- condemn ---- */
+
+static void condemn(struct gms_core *core, uint32_t engine, const struct gms_ballot *merged, enum gms_fact cause)
+{
+    struct gms_core_engine *slot = &core->engines[engine];
+    bool chosen = core->successor == (int32_t)engine;
+
+    /* Only one that was told to go on, or whose slots are the group's KV, can have been writing it. */
+    slot->may_write =
+        slot->role == GMS_ROLE_PROMOTED || slot->role == GMS_ROLE_SERVING || slot->incarnation == core->writer;
+    gms_core_move_role(core, engine, GMS_ROLE_EVENT_CONDEMNED);
+    if (slot->may_write || chosen) {
+        core->epoch++; /* before the first signal; every new attempt has its own */
+        gms_core_mix(core, core->epoch);
+    }
+    if (chosen)
+        core->successor = -1;
+    if (core->serving == (int32_t)engine)
+        core->serving = -1;
+
+    struct gms_text text = gms_core_note(core, GMS_E_CONDEMNED);
+    gms_text_engine(&text, engine, slot->incarnation);
+    gms_text_add(&text, " is condemned: ");
+    gms_text_add(&text, gms_fact_name(cause));
+    gms_text_count(&text, " on rank ", merged->facts[engine].lowest_rank[cause]);
+    gms_text_count(&text, "; the epoch is ", core->epoch);
+
+    gms_core_operation_condemned(core, engine, &merged->proposals[engine]);
+    gms_core_transfers_condemned(core, slot->incarnation);
+
+    struct gms_core_store *store = gms_core_store_begin(core, GMS_STORE_CONDEMNED, engine);
+    store->source = cause;
+    gms_core_store_send(core, store);
+}
+
+void gms_core_condemned_stored(struct gms_core *core, const struct gms_core_store *store)
+{
+    struct gms_core_engine *slot = &core->engines[store->engine];
+    struct gms_action *action;
+
+    slot->condemned_stored = true;
+    slot->fenced = true;
+    slot->fenced_ns = core->now_ns;
+    slot->fence_report_ns = core->options.fence_report_ns ? core->now_ns + core->options.fence_report_ns : UINT64_MAX;
+    action = gms_core_emit(core, GMS_ACTION_FENCE);
+    action->fence.engine = store->engine;
+    action->fence.incarnation = store->incarnation;
+    action->fence.clean = left_cleanly(slot->facts);
+    action = gms_core_emit(core, GMS_ACTION_CONDEMNED);
+    action->promote.engine = store->engine;
+    action->promote.incarnation = store->incarnation;
+    action->promote.epoch = store->epoch;
+    gms_core_condemned_pending(core, store->engine);
+    gms_core_transfers_condemned_stored(core, store->incarnation);
+}
+
+static void retire(struct gms_core *core, uint32_t engine)
+{
+    struct gms_core_engine *slot = &core->engines[engine];
+
+    if (slot->incarnation != core->writer) { /* the writer's slots are still the group's KV */
+        struct gms_action *action = gms_core_emit(core, GMS_ACTION_FORGET);
+        action->promote.engine = engine;
+        action->promote.incarnation = slot->incarnation;
+        action->promote.epoch = core->epoch;
+    } else {
+        core->writer_clean = left_cleanly(slot->facts);
+    }
+    gms_core_pool_retired(core, engine);
+    gms_core_move_role(core, engine, GMS_ROLE_EVENT_RETIRED);
+    slot->incarnation = 0;
+    slot->launch = 0;
+    slot->next_sequence = 0;
+    slot->parked_round = 0;
+    slot->may_write = false;
+    slot->facts = 0;
+    slot->condemned_stored = slot->fenced = slot->promoted = slot->classifying = false;
+    slot->fence_report_ns = UINT64_MAX;
+}
+
+void gms_core_report_fences(struct gms_core *core)
+{
+    for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++) {
+        struct gms_core_engine *slot = &core->engines[e];
+
+        if (!slot->fenced || (slot->facts & BIT(GMS_FACT_RETIRED)) || core->now_ns < slot->fence_report_ns)
+            continue;
+        slot->fence_report_ns = core->now_ns + core->options.fence_report_ns;
+        struct gms_text text = gms_core_note(core, GMS_E_TIMEOUT);
+        gms_text_count(&text, "rank ", core->options.rank);
+        gms_text_add(&text, " has not retired ");
+        gms_text_engine(&text, e, slot->incarnation);
+        gms_text_count(&text, " for ", (core->now_ns - slot->fenced_ns) / 1000000);
+        gms_text_add(&text, " ms: a process of its cohort does not end (state D, or unknown pid?)");
+        if (slot->may_write)
+            gms_text_add(&text, "; nobody can be promoted until it has");
+    }
+}
+
+uint64_t gms_core_fence_deadline(const struct gms_core *core)
+{
+    uint64_t deadline = UINT64_MAX;
+
+    for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++) {
+        const struct gms_core_engine *slot = &core->engines[e];
+
+        if (slot->fenced && !(slot->facts & BIT(GMS_FACT_RETIRED)) && slot->fence_report_ns < deadline)
+            deadline = slot->fence_report_ns;
+    }
+    return deadline;
+}
+
+/* ------------------------------------------------------------------------------------------------- takeover --- */
+
+enum condition {
+    FENCE_NEEDED = 1u << 0, /* a condemned engine that may have been writing is not retired on all ranks */
+    CHOSEN = 1u << 1,       /* a successor is chosen */
+    WRITER = 1u << 2,       /* somebody's slots are the group's KV */
+    CLASSIFIED = 1u << 3,   /* the successor's directory is filled on all ranks */
+    READY = 1u << 4,        /* the successor is ready on all ranks */
+};
+
+/* The first row that fits moves. PROMOTING with FENCE_NEEDED is the loss of a promoted successor. */
+static const struct takeover_row {
+    enum gms_takeover_state state;
+    uint32_t with, without;
+    enum gms_takeover_state next;
+} takeover_rows[] = {
+    {GMS_TAKEOVER_VACANT, FENCE_NEEDED, 0, GMS_TAKEOVER_FENCING},
+    {GMS_TAKEOVER_VACANT, CHOSEN, WRITER, GMS_TAKEOVER_PROMOTING},
+    {GMS_TAKEOVER_VACANT, CHOSEN | WRITER, 0, GMS_TAKEOVER_CLASSIFYING},
+    {GMS_TAKEOVER_FENCING, CHOSEN, FENCE_NEEDED | WRITER, GMS_TAKEOVER_PROMOTING},
+    {GMS_TAKEOVER_FENCING, CHOSEN | WRITER, FENCE_NEEDED, GMS_TAKEOVER_CLASSIFYING},
+    {GMS_TAKEOVER_FENCING, 0, FENCE_NEEDED | CHOSEN, GMS_TAKEOVER_VACANT},
+    {GMS_TAKEOVER_CLASSIFYING, 0, CHOSEN, GMS_TAKEOVER_VACANT},
+    {GMS_TAKEOVER_CLASSIFYING, CHOSEN | CLASSIFIED, 0, GMS_TAKEOVER_PROMOTING},
+    {GMS_TAKEOVER_PROMOTING, FENCE_NEEDED, 0, GMS_TAKEOVER_FENCING},
+    {GMS_TAKEOVER_PROMOTING, CHOSEN | READY, 0, GMS_TAKEOVER_SERVING},
+    {GMS_TAKEOVER_SERVING, FENCE_NEEDED, 0, GMS_TAKEOVER_FENCING},
+};
+
+bool gms_core_takeover_busy(const struct gms_core *core)
+{
+    return core->takeover == GMS_TAKEOVER_FENCING || core->takeover == GMS_TAKEOVER_CLASSIFYING ||
+           core->takeover == GMS_TAKEOVER_PROMOTING;
+}
+
+static uint32_t conditions(const struct gms_core *core, const struct gms_ballot *merged)
+{
+    uint32_t found = core->writer ? WRITER : 0;
+
+    for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++)
+        if (core->engines[e].role == GMS_ROLE_CONDEMNED && core->engines[e].may_write)
+            found |= FENCE_NEEDED;
+    if (core->successor < 0)
+        return found;
+    found |= CHOSEN;
+    if (on_all(core, merged, (uint32_t)core->successor, GMS_FACT_CLASSIFIED))
+        found |= CLASSIFIED;
+    if (on_all(core, merged, (uint32_t)core->successor, GMS_FACT_READY))
+        found |= READY;
+    return found;
+}
+
+/* Who was parked everywhere first; of several in one round, the lowest engine id. */
+static int32_t candidate(const struct gms_core *core)
+{
+    int32_t best = -1;
+
+    for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++) {
+        const struct gms_core_engine *slot = &core->engines[e];
+
+        if (slot->role == GMS_ROLE_PARKED && (best < 0 || slot->parked_round < core->engines[best].parked_round))
+            best = (int32_t)e;
+    }
+    return best;
+}
+
+static void enter_promoting(struct gms_core *core)
+{
+    uint32_t engine = (uint32_t)core->successor;
+
+    if (!core->writer)
+        core->epoch++; /* with a writer, its condemnation raised it */
+    gms_core_mix(core, core->epoch);
+    gms_core_move_role(core, engine, GMS_ROLE_EVENT_CHOSEN);
+
+    struct gms_core_store *store = gms_core_store_begin(core, GMS_STORE_EPOCH, engine);
+    store->source = core->writer;
+    gms_core_store_send(core, store);
+}
+
+static void enter_serving(struct gms_core *core)
+{
+    uint32_t engine = (uint32_t)core->successor;
+
+    gms_core_move_role(core, engine, GMS_ROLE_EVENT_READY);
+    core->serving = core->successor;
+    core->successor = -1;
+    gms_core_store_send(core, gms_core_store_begin(core, GMS_STORE_SERVING, engine));
+}
+
+static void enter_vacant(struct gms_core *core)
+{
+    if (candidate(core) >= 0)
+        return;
+    struct gms_text text = gms_core_note(core, GMS_E_AGAIN);
+    gms_text_count(&text, "NOBODY SERVES and no engine is ready to take over (epoch ", core->epoch);
+    gms_text_add(&text, "): start an engine; the first that is parked on all ranks is promoted");
+}
+
+static void enter(struct gms_core *core, enum gms_takeover_state state)
+{
+    core->takeover = state;
+    gms_core_mix(core, (uint64_t)state);
+    switch (state) {
+    case GMS_TAKEOVER_PROMOTING:
+        enter_promoting(core);
+        break;
+    case GMS_TAKEOVER_SERVING:
+        enter_serving(core);
+        break;
+    case GMS_TAKEOVER_VACANT:
+        enter_vacant(core);
+        break;
+    case GMS_TAKEOVER_FENCING:
+    case GMS_TAKEOVER_CLASSIFYING:
+    case GMS_TAKEOVER_STATE_COUNT:
+        break;
+    }
+}
+
+static void advance(struct gms_core *core, const struct gms_ballot *merged)
+{
+    bool moved = true;
+
+    while (moved) {
+        moved = false;
+        if (core->successor < 0 && (core->takeover == GMS_TAKEOVER_VACANT || core->takeover == GMS_TAKEOVER_FENCING)) {
+            core->successor = candidate(core); /* chosen early: each rank classifies as soon as it is fenced itself */
+            if (core->successor >= 0)
+                gms_core_mix(core, core->engines[core->successor].incarnation);
+        }
+        uint32_t found = conditions(core, merged);
+        for (size_t i = 0; i < sizeof takeover_rows / sizeof takeover_rows[0] && !moved; i++) {
+            const struct takeover_row *row = &takeover_rows[i];
+
+            if (row->state != core->takeover || (found & row->with) != row->with || (found & row->without))
+                continue;
+            enter(core, row->next);
+            moved = true;
+        }
+    }
+}
+
+void gms_core_facts(struct gms_core *core, const struct gms_ballot *merged)
+{
+    for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++) {
+        struct gms_core_engine *slot = &core->engines[e];
+        const struct gms_ballot_facts *facts = &merged->facts[e];
+
+        if (slot->role == GMS_ROLE_EMPTY || facts->incarnation != slot->incarnation)
+            continue;
+        if (slot->role == GMS_ROLE_JOINED && on_all(core, merged, e, GMS_FACT_PARKED)) {
+            gms_core_move_role(core, e, GMS_ROLE_EVENT_PARKED);
+            slot->parked_round = core->round;
+        }
+        if (slot->role == GMS_ROLE_CONDEMNED) {
+            if (on_all(core, merged, e, GMS_FACT_RETIRED))
+                retire(core, e);
+            continue;
+        }
+        for (unsigned f = 0; f < GMS_FACT_COUNT; f++) {
+            if (!(BAD_FACTS & BIT(f)) || !facts->count[f])
+                continue;
+            condemn(core, e, merged, (enum gms_fact)f);
+            break;
+        }
+    }
+    advance(core, merged);
+}
+
+/* ------------------------------------------------------------------------------------------------- effects ---- */
+
+void gms_core_epoch_stored(struct gms_core *core, const struct gms_core_store *store)
+{
+    struct gms_core_engine *slot = &core->engines[store->engine];
+
+    if (slot->incarnation != store->incarnation || slot->role != GMS_ROLE_PROMOTED)
+        return; /* condemned meanwhile: it is not told to go on */
+    slot->promoted = true;
+    struct gms_action *action = gms_core_emit(core, GMS_ACTION_PROMOTE);
+    action->promote.engine = store->engine;
+    action->promote.incarnation = store->incarnation;
+    action->promote.epoch = store->epoch;
+    action->promote.source = store->source;
+}
+
+void gms_core_serving_stored(struct gms_core *core, const struct gms_core_store *store)
+{
+    const struct gms_core_engine *slot = &core->engines[store->engine];
+
+    if (slot->incarnation != store->incarnation || slot->role != GMS_ROLE_SERVING)
+        return;
+    struct gms_action *action = gms_core_emit(core, GMS_ACTION_SERVING);
+    action->promote.engine = store->engine;
+    action->promote.incarnation = store->incarnation;
+    action->promote.epoch = store->epoch;
+}
+
+void gms_core_classify(struct gms_core *core)
+{
+    if (core->successor < 0 || !core->writer ||
+        (core->takeover != GMS_TAKEOVER_FENCING && core->takeover != GMS_TAKEOVER_CLASSIFYING))
+        return;
+    struct gms_core_engine *slot = &core->engines[core->successor];
+    if (slot->classifying)
+        return;
+
+    bool clean = core->writer_clean;
+    for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++) {
+        const struct gms_core_engine *suspect = &core->engines[e];
+
+        if (suspect->role == GMS_ROLE_CONDEMNED && suspect->may_write && !(suspect->facts & BIT(GMS_FACT_RETIRED)))
+            return; /* it can still write on this rank */
+        if (suspect->role == GMS_ROLE_CONDEMNED && suspect->incarnation == core->writer)
+            clean = left_cleanly(suspect->facts);
+    }
+    slot->classifying = true;
+    struct gms_action *action = gms_core_emit(core, GMS_ACTION_CLASSIFY);
+    action->classify.engine = (uint32_t)core->successor;
+    action->classify.incarnation = slot->incarnation;
+    action->classify.source = core->writer;
+    action->classify.source_clean = clean;
+}
