@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "endpoint.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+__attribute__((format(printf, 3, 4))) static bool failed(char *text, size_t bytes, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, bytes, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+static bool open_unix(struct endpoint *e, const char *path, char *text, size_t bytes)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int length = snprintf(e->own_path, sizeof e->own_path, "%s.%d", path, (int)getpid());
+    if (path[0] == 0 || length < 0 || (size_t)length >= sizeof address.sun_path)
+        return failed(text, bytes, "socket path \"%.60s\" with \".<pid>\" must be 1 to %zu bytes long", path,
+                      sizeof address.sun_path - 1);
+    snprintf(e->path, sizeof e->path, "%s", path);
+    snprintf(e->name, sizeof e->name, "unix:%s", path);
+    memcpy(address.sun_path, e->own_path, (size_t)length + 1);
+    e->is_unix = true;
+    e->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (e->fd < 0)
+        return failed(text, bytes, "cannot make a Unix socket: %s", strerror(errno));
+    unlink(e->own_path); /* only a dead process with our pid can have left it */
+    struct stat status;
+    if (bind(e->fd, (struct sockaddr *)&address, sizeof address) != 0 || stat(e->own_path, &status) != 0) {
+        failed(text, bytes, "cannot bind %s: %s", e->own_path, strerror(errno));
+        close(e->fd);
+        return false;
+    }
+    e->device = status.st_dev;
+    e->inode = status.st_ino;
+    return true;
+}
+
+static bool open_tcp(struct endpoint *e, const char *port_text, char *text, size_t bytes)
+{
+    char *end;
+    errno = 0;
+    unsigned long port = strtoul(port_text, &end, 10);
+    if (port_text[0] < '0' || port_text[0] > '9' || *end != 0 || errno != 0 || port > 65535)
+        return failed(text, bytes, "port \"%.20s\" must be a number from 0 to 65535", port_text);
+    e->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (e->fd < 0)
+        return failed(text, bytes, "cannot make a TCP socket: %s", strerror(errno));
+    int yes = 1;
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
+    setsockopt(e->fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (port != 0) /* shared by the engines of one user; only the serving one listens */
+        setsockopt(e->fd, SOL_SOCKET, SO_REUSEPORT, &yes, sizeof yes);
+    if (bind(e->fd, (struct sockaddr *)&address, sizeof address) != 0 ||
+        getsockname(e->fd, (struct sockaddr *)&address, &size) != 0) {
+        failed(text, bytes, "cannot bind 127.0.0.1:%lu: %s", port, strerror(errno));
+        close(e->fd);
+        return false;
+    }
+    snprintf(e->name, sizeof e->name, "tcp:127.0.0.1:%u", (unsigned)ntohs(address.sin_port));
+    return true;
+}
+
+bool endpoint_open(struct endpoint *e, const char *listen_on, char *ret_text, size_t text_bytes)
+{
+    static const char unix_prefix[] = "unix:", tcp_prefix[] = "tcp:127.0.0.1:";
+    *e = (struct endpoint){.fd = -1};
+    if (strncmp(listen_on, unix_prefix, sizeof unix_prefix - 1) == 0)
+        return open_unix(e, listen_on + sizeof unix_prefix - 1, ret_text, text_bytes);
+    if (strncmp(listen_on, tcp_prefix, sizeof tcp_prefix - 1) == 0)
+        return open_tcp(e, listen_on + sizeof tcp_prefix - 1, ret_text, text_bytes);
+    return failed(ret_text, text_bytes, "\"%.60s\" must be unix:PATH or tcp:127.0.0.1:PORT", listen_on);
+}
+
+bool endpoint_listen(struct endpoint *e, char *ret_text, size_t text_bytes)
+{
+    if (listen(e->fd, 128) != 0)
+        return failed(ret_text, text_bytes, "cannot listen on %s: %s", e->name, strerror(errno));
+    if (e->is_unix && rename(e->own_path, e->path) != 0)
+        return failed(ret_text, text_bytes, "cannot rename %s to %s: %s", e->own_path, e->path, strerror(errno));
+    e->listening = true;
+    return true;
+}
+
+void endpoint_close(struct endpoint *e)
+{
+    if (e->fd < 0)
+        return;
+    const char *path = e->listening ? e->path : e->own_path;
+    struct stat status;
+    if (e->is_unix && stat(path, &status) == 0 && status.st_dev == e->device && status.st_ino == e->inode)
+        unlink(path);
+    close(e->fd);
+    e->fd = -1;
+}

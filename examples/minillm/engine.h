@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One rank of minillm from start to end: memory, promotion, serving.
+ *
+ *   engine_run:  memory (libgms: open, join, attach, publish | --no-gms: private) -> warm up -> [park, wait for
+ *                promotion, adopt] -> serve (loop.h) -> close
+ */
+#ifndef MINILLM_ENGINE_H
+#define MINILLM_ENGINE_H
+
+#include "kv.h"
+#include "model.h"
+#include "ranks.h"
+#include "server.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    EXIT_RUN_FAILED = 1,
+    EXIT_CONDEMNED = 3,      /* told to end, or ownership was lost */
+    EXIT_ASKED_TO_END = 100, /* a clean end by SIGUSR1; only inside this program, engine_run makes it 0 */
+};
+
+enum { POISON_NOWHERE = -1, POISON_EVERY_RANK = -2 };
+
+struct engine_options {
+    struct model_config model; /* rank and world_size are filled by engine_run */
+    uint32_t slots, max_batch, chunk_tokens, max_waiting;
+    uint64_t hash_seed;
+    uint32_t step_delay_us;
+    uint32_t poison_slot;
+    int32_t poison_rank; /* a rank, or POISON_... */
+    const char *listen;
+    const char *log_dir; /* NULL: no event log */
+    bool no_gms;
+    int signal_fd; /* readable when SIGUSR1 asks for a clean end */
+};
+
+/* What both kinds of memory hand to the serving loop. */
+struct engine {
+    struct engine_options options;
+    struct ranks *ranks;
+    uint32_t engine_id;
+    uint64_t incarnation, epoch;
+    void *weights;
+    struct model *model;
+    struct kv_store kv;
+    struct server *server; /* rank 0 */
+    struct prefix *prefix; /* rank 0 */
+    uint32_t adopted;
+    struct gms_part_of_engine *gms; /* life.c; NULL with --no-gms */
+};
+
+/* The exit status of this rank. COLLECTIVE over the engine's ranks. */
+int engine_run(const struct engine_options *options, struct ranks *ranks);
+
+#endif
