@@ -141,9 +141,8 @@ static void numbers_that_are_wrong(void **state)
         "0xFFFFFFFF",
         "abc",
         "ten",
-        "\xc2\xa0"
-        "5",          /* a no-break space */
-        "5\xc2\xb5s", /* micro sign */
+        "\xc2\xa0\x35", /* a no-break space, then 5 */
+        "5\xc2\xb5s",   /* micro sign */
         "99999999999999999999999999999999999999",
         "nan",
         "inf",
