@@ -227,6 +227,12 @@ gms_status gms_session_ask(struct gms_session *session, struct gms_message *mess
     }
 }
 
+/* These the coordinator says without asking the group: the number is still to be used. */
+static bool decided(gms_status status)
+{
+    return status != GMS_E_PROTOCOL && status != GMS_E_STALE && status != GMS_E_CONDEMNED;
+}
+
 gms_status gms_session_propose(struct gms_session *session, struct gms_message *message, struct gms_message *ret_reply,
                                struct gms_error *ret_error)
 {
@@ -237,8 +243,9 @@ gms_status gms_session_propose(struct gms_session *session, struct gms_message *
     message->propose.sequence = join ? 0 : session->next_sequence;
     struct gms_message reply = {0};
     gms_status status = gms_session_ask(session, message, gms_session_deadline(session), &reply, ret_error);
-    /* Counted only when the coordinator decided it: after a lost answer the same key asks for the same outcome. */
-    if (!join && reply.type == GMS_MESSAGE_REPLY && reply.reply.sequence == message->propose.sequence)
+    /* Counted only when it was decided: after a lost answer the same key asks for the same outcome. */
+    if (!join && reply.type == GMS_MESSAGE_REPLY && reply.reply.sequence == message->propose.sequence &&
+        decided((gms_status)reply.reply.status))
         session->next_sequence++;
     if (status == GMS_OK)
         *ret_reply = reply;
