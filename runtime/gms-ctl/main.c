@@ -1,0 +1,518 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * gms-ctl: what an operator asks and tells the coordinators of one node. */
+#include <argp.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/run_dir.h"
+#include "base/units.h"
+#include "core/ballot.h"
+#include "gms-ctl/control.h"
+#include "gms-ctl/table.h"
+#include "gms/version.h"
+
+enum { EXIT_REFUSED = 1, EXIT_USAGE = 64, EXIT_UNREACHABLE = 69 };
+
+/* libc looks it up by name; hidden symbols it does not see. */
+__attribute__((visibility("default"))) const char *argp_program_version = "gms-ctl " GMS_VERSION;
+
+enum { KEY_JSON = 256, KEY_WATCH, KEY_TIMEOUT, KEY_LEVEL, KEY_DESTINATION };
+
+static const char doc[] =
+    "Asks and tells the coordinators of one node.\v"
+    "Commands:\n"
+    "  status            who serves, what is wrong, engines, ranks, pools, the last takeover\n"
+    "  serving           print the endpoint of the serving engine; needs no coordinator\n"
+    "  takeover ENGINE   condemn ENGINE; a parked shadow takes over\n"
+    "  down              planned stop of the coordinators; engines keep serving, memory stays\n"
+    "\n"
+    "Examples:\n"
+    "  gms-ctl -d /run/user/0/gms status --watch\n"
+    "  gms-ctl -d /run/user/0/gms --rank 0 status --json | jq .epoch\n"
+    "\n"
+    "Exit codes: 0 done; 1 refused, or not done within --timeout; 64 usage; 69 a coordinator that was asked does not "
+    "answer.";
+
+static const struct argp_option option_table[] = {
+    {"run-dir", 'd', "DIR", 0, "The deployment's run directory (default: $GMS_RUN_DIR)", 0},
+    {"rank", 'r', "R", 0, "Ask this rank only (default: status: all on this node; else the lowest that answers)", 0},
+    {"json", KEY_JSON, NULL, 0,
+     "status: the document of --rank as received, or an array with one entry per rank; serving: the whole record", 0},
+    {"watch", KEY_WATCH, "TIME", OPTION_ARG_OPTIONAL, "status: again and again, every TIME (default 1s)", 0},
+    {"timeout", KEY_TIMEOUT, "TIME", 0, "For one answer (default 5s); for down: until they are gone (default 30s)", 0},
+    {"log-level", KEY_LEVEL, "LEVEL", 0, "error, warning, notice (default), info, debug", 0},
+    {"log-destination", KEY_DESTINATION, "WHERE", 0, "stderr (default), file:PATH or journald", 0},
+    {0},
+};
+
+struct options {
+    const char *run_dir, *log_destination;
+    const char *words[2];
+    int word_count;
+    int64_t rank; /* -1: not given */
+    bool json;
+    uint64_t watch_ns, timeout_ns; /* 0: not given */
+    enum gms_log_level log_level;
+};
+
+static bool parse_number(const char *text, uint32_t limit, uint32_t *ret_value)
+{
+    uint64_t value = 0;
+
+    if (*text == '\0' || strlen(text) > 9 || strspn(text, "0123456789") != strlen(text)) {
+        return false;
+    }
+    value = strtoull(text, NULL, 10);
+    if (value > limit) {
+        return false;
+    }
+    *ret_value = (uint32_t)value;
+    return true;
+}
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    struct options *options = state->input;
+    struct gms_error error;
+    uint32_t number;
+
+    switch (key) {
+    case 'd':
+        options->run_dir = text;
+        return 0;
+    case 'r':
+        if (!parse_number(text, GMS_MAX_RANKS - 1, &number)) {
+            argp_error(state, "--rank %s: a number from 0 to %d", text, GMS_MAX_RANKS - 1);
+        }
+        options->rank = number;
+        return 0;
+    case KEY_JSON:
+        options->json = true;
+        return 0;
+    case KEY_WATCH:
+        options->watch_ns = GMS_NS_PER_S;
+        if (text != NULL && gms_parse_duration(text, &options->watch_ns, &error) != GMS_OK) {
+            argp_error(state, "--watch: %s", error.text);
+        }
+        if (options->watch_ns < 50 * GMS_NS_PER_MS) {
+            argp_error(state, "--watch: at least 50ms");
+        }
+        return 0;
+    case KEY_TIMEOUT:
+        if (gms_parse_duration(text, &options->timeout_ns, &error) != GMS_OK) {
+            argp_error(state, "--timeout: %s", error.text);
+        }
+        if (options->timeout_ns == 0 || options->timeout_ns > 24 * 3600 * GMS_NS_PER_S) {
+            argp_error(state, "--timeout: more than 0, at most 24h");
+        }
+        return 0;
+    case KEY_LEVEL:
+        if (gms_log_level_parse(text, &options->log_level, &error) != GMS_OK) {
+            argp_error(state, "--log-level: %s", error.text);
+        }
+        return 0;
+    case KEY_DESTINATION:
+        options->log_destination = text;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (options->word_count == 2) {
+            argp_error(state, "'%s' is one word too many", text);
+        }
+        options->words[options->word_count++] = text;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* What broke tells whom to ask: nobody there, or somebody who said no. */
+static int exit_code_of(gms_status status)
+{
+    return status == GMS_E_NOT_FOUND || status == GMS_E_TIMEOUT || status >= 200 ? EXIT_UNREACHABLE : EXIT_REFUSED;
+}
+
+static int complain(gms_status status, const struct gms_error *error)
+{
+    gms_log(GMS_LOG_ERROR, "%s", error->text);
+    return exit_code_of(status);
+}
+
+static uint64_t timeout_or(const struct options *options, uint64_t seconds)
+{
+    return options->timeout_ns != 0 ? options->timeout_ns : seconds * GMS_NS_PER_S;
+}
+
+/* The ranks a command is about: --rank, or all that have a socket here. *ret_ranks is the caller's to free. */
+static gms_status pick_ranks(const struct options *options, uint32_t **ret_ranks, size_t *ret_count,
+                             struct gms_error *ret_error)
+{
+    if (options->rank < 0) {
+        return gms_control_find_ranks(options->run_dir, ret_ranks, ret_count, ret_error);
+    }
+    *ret_ranks = malloc(sizeof **ret_ranks);
+    if (*ret_ranks == NULL) {
+        return gms_fail(ret_error, GMS_E_NO_MEMORY, "out of memory");
+    }
+    **ret_ranks = (uint32_t)options->rank;
+    *ret_count = 1;
+    return GMS_OK;
+}
+
+/* -------------------------------------------------------------------------------------------------- status ---- */
+
+struct answer {
+    char *raw; /* owned, NUL-terminated */
+    json_t *document;
+    struct gms_error error;
+    gms_status status;
+};
+
+static gms_status ask_status(const struct options *options, uint32_t rank, struct answer *answer)
+{
+    struct gms_message request = {.type = GMS_MESSAGE_STATUS}, reply;
+    struct gms_control control;
+    uint64_t timeout_ns = timeout_or(options, 5);
+    json_error_t where;
+
+    answer->status = gms_control_open(options->run_dir, rank, timeout_ns, &control, &answer->error);
+    if (answer->status != GMS_OK) {
+        return answer->status;
+    }
+    answer->status = gms_control_ask(&control, &request, GMS_MESSAGE_STATUS_REPLY, timeout_ns, &reply, &answer->error);
+    if (answer->status == GMS_OK) {
+        answer->raw = strndup(reply.status_reply.json.data, reply.status_reply.json.length);
+        answer->document = answer->raw == NULL ? NULL : json_loads(answer->raw, 0, &where);
+        if (answer->document == NULL || !json_is_object(answer->document)) {
+            json_decref(answer->document);
+            answer->document = NULL;
+            answer->status = gms_fail(&answer->error, GMS_E_PROTOCOL, "rank %u's status is not a JSON object: %s", rank,
+                                      answer->raw == NULL ? "out of memory" : where.text);
+        }
+    }
+    gms_control_close(&control);
+    return answer->status;
+}
+
+static void write_json(const struct options *options, const uint32_t *ranks, const struct answer *answers, size_t count)
+{
+    if (options->rank >= 0) {
+        if (answers[0].raw != NULL) {
+            printf("%s\n", answers[0].raw);
+        }
+        return;
+    }
+    printf("[");
+    for (size_t i = 0; i < count; i++) {
+        printf("%s", i == 0 ? "" : ",\n ");
+        if (answers[i].document != NULL) {
+            fputs(answers[i].raw, stdout);
+        } else {
+            json_t *gone = json_pack("{s:I,s:s}", "rank", (json_int_t)ranks[i], "unreachable", answers[i].error.text);
+            char *text = gone == NULL ? NULL : json_dumps(gone, JSON_COMPACT);
+
+            printf("%s", text != NULL ? text : "null");
+            free(text);
+            json_decref(gone);
+        }
+    }
+    printf("]\n");
+}
+
+static void write_table(const uint32_t *ranks, const struct answer *answers, size_t count, bool color)
+{
+    struct gms_rank_status *rows = calloc(count, sizeof *rows);
+
+    if (rows == NULL) {
+        gms_log(GMS_LOG_ERROR, "no memory for %zu ranks", count);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        rows[i] =
+            (struct gms_rank_status){.rank = ranks[i], .document = answers[i].document, .why = answers[i].error.text};
+    }
+    gms_table_write(stdout, rows, count, color);
+    free(rows);
+}
+
+static int show_status(const struct options *options, bool color)
+{
+    uint32_t *ranks;
+    size_t count;
+    struct gms_error error;
+    struct answer *answers;
+    int exit_code = 0;
+    gms_status status = pick_ranks(options, &ranks, &count, &error);
+
+    if (status != GMS_OK) {
+        return complain(status, &error);
+    }
+    answers = calloc(count, sizeof *answers);
+    if (answers == NULL) {
+        free(ranks);
+        gms_log(GMS_LOG_ERROR, "no memory for %zu ranks", count);
+        return EXIT_REFUSED;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (ask_status(options, ranks[i], &answers[i]) != GMS_OK) {
+            exit_code = exit_code_of(answers[i].status) > exit_code ? exit_code_of(answers[i].status) : exit_code;
+            if (options->json) {
+                gms_log(GMS_LOG_ERROR, "rank %u: %s", ranks[i], answers[i].error.text);
+            }
+        }
+    }
+    if (options->json) {
+        write_json(options, ranks, answers, count);
+    } else {
+        write_table(ranks, answers, count, color);
+    }
+    for (size_t i = 0; i < count; i++) {
+        json_decref(answers[i].document);
+        free(answers[i].raw);
+    }
+    free(answers);
+    free(ranks);
+    return exit_code;
+}
+
+static int status_command(const struct options *options)
+{
+    bool terminal = isatty(STDOUT_FILENO);
+    int exit_code;
+
+    for (;;) {
+        uint64_t next_ns = gms_clock_ns() + options->watch_ns;
+
+        if (options->watch_ns != 0 && terminal && !options->json) {
+            printf("\033[H\033[2J");
+        }
+        exit_code = show_status(options, terminal);
+        if (options->watch_ns != 0 && !terminal && !options->json) {
+            printf("\n");
+        }
+        if (fflush(stdout) != 0) {
+            gms_log(GMS_LOG_ERROR, "cannot write the status: %s", strerror(errno));
+            return EXIT_REFUSED;
+        }
+        if (options->watch_ns == 0) {
+            return exit_code;
+        }
+        poll(NULL, 0, gms_clock_poll_ms(next_ns));
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- serving ---- */
+
+static int serving_command(const struct options *options)
+{
+    char path[GMS_RUN_PATH_BYTES];
+    struct gms_error error;
+    json_error_t where;
+    json_t *record;
+    const char *endpoint;
+    int exit_code = 0;
+    gms_status status = gms_run_dir_path(options->run_dir, "serving", -1, path, &error);
+
+    if (status != GMS_OK) {
+        return complain(status, &error);
+    }
+    record = json_load_file(path, 0, &where);
+    if (record == NULL) {
+        if (access(path, F_OK) != 0 && errno == ENOENT) {
+            gms_log(GMS_LOG_ERROR, "nobody has served yet: there is no %s", path);
+        } else {
+            gms_log(GMS_LOG_ERROR, "%s cannot be read: %s", path, where.text);
+        }
+        return EXIT_REFUSED;
+    }
+    endpoint = json_string_value(json_object_get(record, "endpoint"));
+    if (options->json) {
+        json_dumpf(record, stdout, JSON_COMPACT);
+        printf("\n");
+    } else if (endpoint != NULL && *endpoint != '\0') {
+        printf("%s\n", endpoint);
+    } else {
+        gms_log(GMS_LOG_ERROR, "nobody serves now (%s names no endpoint)", path);
+        exit_code = EXIT_REFUSED;
+    }
+    json_decref(record);
+    return exit_code;
+}
+
+/* ---------------------------------------------------------------------------------------- takeover and down --- */
+
+/* Connects to the first of `ranks` that answers. */
+static gms_status open_any(const struct options *options, const uint32_t *ranks, size_t count,
+                           struct gms_control *ret_control, struct gms_error *ret_error)
+{
+    gms_status status = GMS_E_NOT_FOUND;
+
+    for (size_t i = 0; i < count; i++) {
+        status = gms_control_open(options->run_dir, ranks[i], timeout_or(options, 5), ret_control, ret_error);
+        if (status == GMS_OK) {
+            return GMS_OK;
+        }
+    }
+    return status;
+}
+
+static int takeover_command(const struct options *options, uint32_t engine)
+{
+    struct gms_message request = {.type = GMS_MESSAGE_TAKEOVER}, reply;
+    struct gms_control control;
+    struct gms_error error;
+    uint32_t *ranks;
+    size_t count;
+    gms_status status = pick_ranks(options, &ranks, &count, &error);
+
+    if (status != GMS_OK) {
+        return complain(status, &error);
+    }
+    status = open_any(options, ranks, count, &control, &error);
+    free(ranks);
+    if (status != GMS_OK) {
+        return complain(status, &error);
+    }
+    request.takeover.engine_id = engine;
+    status = gms_control_ask(&control, &request, GMS_MESSAGE_REPLY, timeout_or(options, 5), &reply, &error);
+    gms_control_close(&control);
+    if (status != GMS_OK) {
+        return complain(status, &error);
+    }
+    printf("engine %u is told to end; see: gms-ctl status\n", engine);
+    return 0;
+}
+
+/* Holds a connection to every rank here, tells one, and waits until all connections have ended. */
+static int down_command(const struct options *options)
+{
+    struct gms_message request = {.type = GMS_MESSAGE_SHUTDOWN}, reply;
+    uint64_t started_ns = gms_clock_ns();
+    uint64_t deadline_ns = started_ns + timeout_or(options, 30);
+    struct gms_control *controls;
+    struct gms_error error;
+    uint32_t *ranks;
+    size_t count, open = 0, gone = 0;
+    gms_status status = gms_control_find_ranks(options->run_dir, &ranks, &count, &error);
+
+    if (status != GMS_OK) {
+        return complain(status, &error);
+    }
+    controls = calloc(count, sizeof *controls);
+    if (controls == NULL) {
+        free(ranks);
+        gms_log(GMS_LOG_ERROR, "no memory for %zu ranks", count);
+        return EXIT_REFUSED;
+    }
+    for (size_t i = 0; i < count; i++) {
+        status = gms_control_open(options->run_dir, ranks[i], 5 * GMS_NS_PER_S, &controls[open], &error);
+        if (status == GMS_OK) {
+            open++;
+        } else {
+            gms_log(GMS_LOG_WARNING, "rank %u: %s", ranks[i], error.text);
+        }
+    }
+    if (open == 0) {
+        status = GMS_E_DISCONNECTED;
+        gms_fail(&error, status, "no coordinator answers in %.200s: nothing to stop", options->run_dir);
+    } else {
+        size_t told = 0;
+
+        for (size_t i = 0; i < open; i++) { /* any rank will do; --rank picks one */
+            told = options->rank >= 0 && controls[i].rank == (uint32_t)options->rank ? i : told;
+        }
+        status = gms_control_ask(&controls[told], &request, GMS_MESSAGE_REPLY, 5 * GMS_NS_PER_S, &reply, &error);
+        if (status == GMS_E_DISCONNECTED) {
+            status = GMS_OK; /* it ended before its answer could leave */
+        }
+    }
+    while (status == GMS_OK && gone < open) {
+        uint64_t look_ns = gms_clock_ns() + GMS_NS_PER_S;
+
+        status = gms_control_wait_end(&controls[gone], look_ns < deadline_ns ? look_ns : deadline_ns, &error);
+        if (status == GMS_OK) {
+            gone++;
+        } else if (status == GMS_E_TIMEOUT && gms_clock_ns() < deadline_ns) {
+            char waited[64];
+
+            fprintf(stderr, "gms-ctl: %zu of %zu coordinators are gone, waiting for rank %u (%s)\n", gone, open,
+                    controls[gone].rank, gms_format_duration(gms_clock_ns() - started_ns, waited, sizeof waited));
+            status = GMS_OK;
+        } else if (status == GMS_E_TIMEOUT) {
+            gms_fail(&error, GMS_E_REFUSED, "rank %u still runs after --timeout; %zu of %zu are gone",
+                     controls[gone].rank, gone, open);
+            status = GMS_E_REFUSED;
+        }
+    }
+    for (size_t i = 0; i < open; i++) {
+        gms_control_close(&controls[i]);
+    }
+    free(controls);
+    free(ranks);
+    if (status != GMS_OK) {
+        return complain(status, &error);
+    }
+    printf("%zu coordinators have stopped; engines and memory are untouched\n", open);
+    return 0;
+}
+
+/* ---------------------------------------------------------------------------------------------------- main ---- */
+
+static int usage_error(const char *text)
+{
+    fprintf(stderr, "gms-ctl: %s\nTry 'gms-ctl --help'.\n", text);
+    return EXIT_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp parser = {
+        option_table, parse_option, "status | serving | takeover ENGINE | down", doc, NULL, NULL, NULL};
+    struct options options = {.rank = -1, .log_destination = "stderr", .log_level = GMS_LOG_NOTICE};
+    struct gms_error error;
+    uint32_t engine;
+
+    gms_signals_reset();
+    argp_err_exit_status = EXIT_USAGE;
+    argp_parse(&parser, argc, argv, 0, NULL, &options);
+    if (options.run_dir == NULL) {
+        options.run_dir = getenv("GMS_RUN_DIR");
+    }
+    if (options.word_count == 0) {
+        return usage_error("no command: one of status, serving, takeover ENGINE, down");
+    }
+    if (options.run_dir == NULL || *options.run_dir == '\0') {
+        return usage_error("no run directory: give --run-dir DIR or set GMS_RUN_DIR");
+    }
+    if (gms_log_open("gms-ctl", options.log_destination, options.log_level, &error) != GMS_OK) {
+        return usage_error(error.text);
+    }
+    if (strcmp(options.words[0], "takeover") == 0) {
+        if (options.word_count != 2 || !parse_number(options.words[1], GMS_MAX_ENGINES - 1, &engine)) {
+            return usage_error("takeover ENGINE: which engine is to end, a number from 0 to 7");
+        }
+        return takeover_command(&options, engine);
+    }
+    if (options.word_count != 1) {
+        return usage_error("only takeover takes an argument");
+    }
+    if (strcmp(options.words[0], "status") == 0) {
+        return status_command(&options);
+    }
+    if (strcmp(options.words[0], "serving") == 0) {
+        return serving_command(&options);
+    }
+    if (strcmp(options.words[0], "down") == 0) {
+        return down_command(&options);
+    }
+    return usage_error("unknown command: one of status, serving, takeover ENGINE, down");
+}
