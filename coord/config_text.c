@@ -147,10 +147,13 @@ static void fatal(struct scan *scan, const struct cursor *c, const char *what, c
     scan->fatal = true;
 }
 
-/* Does the text end with the line that an included file needs? A cut file does not. */
+/* Does the text end with the line that an included file needs? A cut file does not. Its newline belongs to it: in
+ * libconfig 1.5 a comment that ends with the file goes on in the file that included it. */
 static bool ends_complete(const char *text, size_t bytes)
 {
     size_t length = sizeof(include_end) - 1;
+    if (bytes == 0 || text[bytes - 1] != '\n')
+        return false;
     while (bytes && strchr(" \t\r\n", text[bytes - 1]))
         bytes--;
     return bytes >= length && memcmp(text + bytes - length, include_end, length) == 0 &&
