@@ -220,6 +220,9 @@ int main(int argc, char **argv)
     } else if (strcmp(what, "stay") == 0) {
         say(EXEC_STARTED, getpid(), "", -1);
         wait_forever();
+    } else if (strcmp(what, "bystander") == 0) {
+        say_process("bystander");
+        wait_forever();
     } else if (strcmp(what, "tree") == 0) {
         make_tree();
     } else if (strcmp(what, "signals") == 0) {

@@ -105,7 +105,7 @@ struct start {
     char **environment;      /* "NAME=VALUE" to set before; NULL */
     bool hostile;            /* V24: TERM blocked, CHLD ignored */
     bool namespace_first;    /* gms-exec is PID 1 of a new PID namespace */
-    bool no_talk;
+    bool child_before;       /* the process that becomes gms-exec has a child already, which tells its pidfd */
 };
 
 /* Starts gms-exec --engine 0 --rank 0 --launch L -- words... */
@@ -149,9 +149,11 @@ static inline void bench_start(struct bench *bench, const struct start *how, con
 
         child_check(dup2(log, 2) == 2);
         close(log);
-        if (!how->no_talk) {
-            child_check(dup2(pair[1], EXEC_TALK_FD) == EXEC_TALK_FD);
-            setenv("EXEC_TEST_FD", talk, 1);
+        child_check(dup2(pair[1], EXEC_TALK_FD) == EXEC_TALK_FD);
+        setenv("EXEC_TEST_FD", talk, 1);
+        if (how->child_before && fork() == 0) {
+            execl(program_path("GMS_TEST_ENGINE", ""), "engine", "bystander", (char *)NULL);
+            _exit(99);
         }
         for (char **variable = how->environment; variable != NULL && *variable != NULL; variable++) {
             putenv(*variable);
