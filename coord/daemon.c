@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon.h"
+
+#include <event2/event.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "daemon_state.h"
+
+_Noreturn void gms_daemon_leave(struct gms_daemon *daemon, gms_status status, const char *text)
+{
+    (void)daemon; /* crash-only: whatever must survive is stored or with the keeper already */
+    gms_log(GMS_LOG_ERROR, "%s (%s)", text, gms_status_name(status));
+    _exit(status >= 300 ? GMS_EXIT_OPERATOR : GMS_EXIT_RESTART);
+}
+
+/* ---------------------------------------------------------------------------------------------------- events --- */
+
+void gms_daemon_push(struct gms_daemon *daemon, const struct gms_event *event)
+{
+    if (daemon->queue_count == daemon->queue_capacity) {
+        size_t capacity = daemon->queue_capacity > 0 ? 2 * daemon->queue_capacity : 64;
+        struct gms_event *queue = calloc(capacity, sizeof *queue);
+        if (queue == NULL)
+            gms_daemon_leave(daemon, GMS_E_NO_MEMORY, "no memory for an event");
+        for (size_t i = 0; i < daemon->queue_count; i++)
+            queue[i] = daemon->queue[(daemon->queue_head + i) % daemon->queue_capacity];
+        free(daemon->queue);
+        daemon->queue = queue;
+        daemon->queue_capacity = capacity;
+        daemon->queue_head = 0;
+    }
+    daemon->queue[(daemon->queue_head + daemon->queue_count++) % daemon->queue_capacity] = *event;
+}
+
+void gms_daemon_push_fact(struct gms_daemon *daemon, uint32_t engine, uint64_t incarnation, enum gms_fact fact)
+{
+    struct gms_event event = {.type = GMS_EVENT_FACT};
+    event.fact.engine = engine;
+    event.fact.incarnation = incarnation;
+    event.fact.fact = fact;
+    gms_daemon_push(daemon, &event);
+
+    struct gms_core_view view;
+    gms_core_look(daemon->core, &view);
+    if (incarnation != 0 && incarnation == view.writer_incarnation &&
+        (fact == GMS_FACT_GONE || fact == GMS_FACT_STICKY || fact == GMS_FACT_STALLED || fact == GMS_FACT_COMMANDED ||
+         fact == GMS_FACT_LEFT))
+        gms_timeline_sign(&daemon->timeline, incarnation, fact, gms_clock_ns());
+}
+
+static void set_timer(struct gms_daemon *daemon)
+{
+    uint64_t deadline_ns = gms_core_deadline(daemon->core);
+    if (deadline_ns == UINT64_MAX) {
+        event_del(daemon->deadline);
+        return;
+    }
+    uint64_t now_ns = gms_clock_ns(), left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+    /* Rounded up, so that the core's deadline has passed when the timer fires. */
+    struct timeval left = {.tv_sec = (time_t)(left_ns / GMS_NS_PER_S),
+                           .tv_usec = (suseconds_t)(left_ns % GMS_NS_PER_S / 1000 + 1)};
+    if (left.tv_usec >= 1000000) {
+        left.tv_sec++;
+        left.tv_usec = 0;
+    }
+    event_add(daemon->deadline, &left);
+}
+
+void gms_daemon_run_events(struct gms_daemon *daemon)
+{
+    if (daemon->running_events)
+        return;
+    daemon->running_events = true;
+    while (daemon->queue_count > 0 && !daemon->stopped) {
+        struct gms_event event = daemon->queue[daemon->queue_head];
+        daemon->queue_head = (daemon->queue_head + 1) % daemon->queue_capacity;
+        daemon->queue_count--;
+        event.now_ns = gms_clock_ns();
+        gms_core_step(daemon->core, &event, &daemon->actions);
+        for (size_t i = 0; i < daemon->actions.count && !daemon->stopped; i++)
+            gms_daemon_act(daemon, &daemon->actions.items[i]);
+    }
+    daemon->running_events = false;
+    if (daemon->stopped)
+        event_base_loopbreak(daemon->base);
+    else
+        set_timer(daemon);
+}
+
+static void on_deadline(evutil_socket_t fd, short what, void *context)
+{
+    struct gms_daemon *daemon = context;
+    (void)fd;
+    (void)what;
+    gms_daemon_push(daemon, &(struct gms_event){.type = GMS_EVENT_TICK});
+    gms_daemon_run_events(daemon);
+}
+
+static void on_rung(void *context, uint64_t round)
+{
+    struct gms_daemon *daemon = context;
+    gms_daemon_push(daemon, &(struct gms_event){.type = GMS_EVENT_RUNG, .rung_round = round});
+    gms_daemon_run_events(daemon);
+}
+
+static void on_lost(void *context, const char *text)
+{
+    gms_daemon_leave(context, GMS_E_PEER_LOST, text);
+}
+
+static bool peer_closed(void *context)
+{
+    const struct gms_daemon *daemon = context;
+    return daemon->doorbell != NULL && gms_doorbell_any_closed(daemon->doorbell);
+}
+
+static void on_retired(void *context, uint32_t engine, uint64_t incarnation)
+{
+    struct gms_daemon *daemon = context;
+    struct gms_takeover_record *record = gms_timeline_open(&daemon->timeline);
+    if (record != NULL && record->from_incarnation == incarnation)
+        record->fence_ns = gms_clock_ns();
+    gms_daemon_push_fact(daemon, engine, incarnation, GMS_FACT_RETIRED);
+    gms_daemon_run_events(daemon);
+}
+
+static void on_signal(evutil_socket_t number, short what, void *context)
+{
+    struct gms_daemon *daemon = context;
+    struct gms_error error;
+    (void)what;
+    if (number == SIGHUP) {
+        if (gms_log_reopen(&error) != GMS_OK)
+            gms_log(GMS_LOG_WARNING, "the log was not reopened: %s", error.text);
+        return;
+    }
+    gms_log(GMS_LOG_NOTICE, "signal %d: planned stop of the coordinator job; engines go on", (int)number);
+    gms_daemon_push(daemon, &(struct gms_event){.type = GMS_EVENT_SHUTDOWN});
+    gms_daemon_run_events(daemon);
+}
+
+/* ------------------------------------------------------------------------------------------------ housekeeping - */
+
+static void look_after_keeper(struct gms_daemon *daemon)
+{
+    struct gms_keeper_client *keeper = daemon->options.keeper;
+    struct gms_error error;
+    struct pollfd end = {.fd = keeper->fd, .events = POLLRDHUP};
+    bool closed = keeper->fd < 0 || (poll(&end, 1, 0) > 0 && (end.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0);
+    if (!closed)
+        return;
+    if (!daemon->keeper_lost)
+        gms_log(GMS_LOG_ERROR,
+                "the keeper is gone: memory now lives only as long as the coordinators; start gms-keeper "
+                "--run-dir %s",
+                daemon->options.config->run_dir);
+    daemon->keeper_lost = true;
+    gms_keeper_disconnect(keeper);
+    if (gms_keeper_connect(daemon->options.config->run_dir, daemon->options.world, daemon->rank, daemon->ranks, keeper,
+                           &error) != GMS_OK)
+        return;
+    daemon->keeper_lost = false;
+    gms_log(GMS_LOG_NOTICE, "a keeper is back; it receives copies of everything");
+    gms_pools_keep_all(daemon->pools);
+}
+
+/* With the heartbeat: bring the next takeover's index up to date, see to the keeper. */
+static void on_beat(void *context)
+{
+    struct gms_daemon *daemon = context;
+    struct gms_core_view view;
+    gms_core_look(daemon->core, &view);
+    for (uint32_t engine = 0; engine < GMS_MAX_ENGINES && view.writer_incarnation != 0; engine++) {
+        if (view.engines[engine].role != GMS_ROLE_PARKED)
+            continue;
+        gms_pools_refresh(daemon->pools, view.writer_incarnation, view.engines[engine].incarnation);
+        break; /* the likely successor */
+    }
+    gms_pools_freeze_pending(daemon->pools);
+    look_after_keeper(daemon);
+}
+
+/* ------------------------------------------------------------------------------------------------ open, run ---- */
+
+static gms_status open_core(struct gms_daemon *daemon, struct gms_error *ret_error)
+{
+    const struct gms_config *config = daemon->options.config;
+    size_t bytes = (gms_core_bytes() + 63) / 64 * 64;
+    daemon->core_memory = aligned_alloc(64, bytes);
+    if (daemon->core_memory == NULL)
+        return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for the core (%zu bytes)", bytes);
+    memset(daemon->core_memory, 0, bytes);
+    const struct gms_core_options options = {.world = daemon->options.world,
+                                             .rank = daemon->rank,
+                                             .world_size = daemon->ranks,
+                                             .operation_timeout_ns = config->operation_timeout_ns,
+                                             .transfer_stall_ns = config->transfer_stall_ns,
+                                             .fence_report_ns = config->fence_report_ns};
+    daemon->core = gms_core_init(daemon->core_memory, &options);
+    return GMS_OK;
+}
+
+static gms_status open_loop(struct gms_daemon *daemon, struct gms_error *ret_error)
+{
+    static const int signals[] = {SIGUSR1, SIGTERM, SIGINT, SIGHUP};
+    struct event_config *settings = event_config_new();
+    if (settings != NULL) {
+        event_config_set_flag(settings, EVENT_BASE_FLAG_NOLOCK | EVENT_BASE_FLAG_PRECISE_TIMER);
+        daemon->base = event_base_new_with_config(settings);
+        event_config_free(settings);
+    }
+    if (daemon->base == NULL)
+        return gms_fail(ret_error, GMS_E_SYSTEM, "no event loop");
+    daemon->deadline = evtimer_new(daemon->base, on_deadline, daemon);
+    bool complete = daemon->deadline != NULL;
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+        daemon->signals[i] = evsignal_new(daemon->base, signals[i], on_signal, daemon);
+        complete = complete && daemon->signals[i] != NULL && event_add(daemon->signals[i], NULL) == 0;
+    }
+    return complete ? GMS_OK : gms_fail(ret_error, GMS_E_SYSTEM, "the event loop refused a signal or timer");
+}
+
+gms_status gms_daemon_open(const struct gms_daemon_options *options, struct gms_daemon **ret_daemon,
+                           struct gms_error *ret_error)
+{
+    const struct gms_config *config = options->config;
+    struct gms_daemon *daemon = calloc(1, sizeof *daemon);
+    if (daemon == NULL)
+        return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for the daemon (%zu bytes)", sizeof *daemon);
+    daemon->options = *options;
+    daemon->rank = gms_round_rank(options->round);
+    daemon->ranks = gms_round_size(options->round);
+    daemon->hook_fd = -1;
+    for (uint32_t engine = 0; engine < GMS_MAX_ENGINES; engine++)
+        daemon->orphans[engine] = (struct gms_orphan){.pidfd = -1, .container = {.guardian_fd = -1, .engine_fd = -1}};
+
+    gms_status status = open_core(daemon, ret_error);
+    if (status == GMS_OK)
+        status = open_loop(daemon, ret_error);
+    if (status == GMS_OK) {
+        const struct gms_pools_options pools = {.deployment = config->deployment,
+                                                .rank = daemon->rank,
+                                                .world = options->world,
+                                                .capacity_bytes = gms_config_capacity(config, daemon->rank),
+                                                .keeper = options->keeper};
+        status = gms_pools_open(&pools, &daemon->pools, ret_error);
+    }
+    if (status == GMS_OK) {
+        const struct gms_fence_options fence = {.base = daemon->base, .retired = on_retired, .context = daemon};
+        status = gms_fence_open(&fence, &daemon->fence, ret_error);
+    }
+    if (status == GMS_OK) {
+        const struct gms_doorbell_options doorbell = {.run_dir = config->run_dir,
+                                                      .world = options->world,
+                                                      .rank = daemon->rank,
+                                                      .ranks = daemon->ranks,
+                                                      .heartbeat_ns = config->heartbeat_ns,
+                                                      .rung = on_rung,
+                                                      .lost = on_lost,
+                                                      .beat = on_beat,
+                                                      .context = daemon};
+        status = gms_doorbell_open(&doorbell, &daemon->doorbell, ret_error);
+    }
+    if (status == GMS_OK) {
+        const struct gms_sessions_options sessions = {.run_dir = config->run_dir,
+                                                      .world = options->world,
+                                                      .rank = daemon->rank,
+                                                      .world_size = daemon->ranks,
+                                                      .operation_timeout_ms =
+                                                          (uint32_t)(config->operation_timeout_ns / GMS_NS_PER_MS),
+                                                      .kv_verify_full = config->kv_verify_full,
+                                                      .received = gms_daemon_received,
+                                                      .gone = gms_daemon_gone,
+                                                      .context = daemon};
+        status = gms_sessions_open(daemon->base, &sessions, &daemon->sessions, ret_error);
+    }
+    if (status != GMS_OK) {
+        gms_daemon_close(daemon);
+        return status;
+    }
+    *ret_daemon = daemon;
+    return GMS_OK;
+}
+
+gms_status gms_daemon_connect(struct gms_daemon *daemon, uint64_t deadline_ns, struct gms_error *ret_error)
+{
+    return gms_doorbell_connect(daemon->doorbell, daemon->base, deadline_ns, ret_error);
+}
+
+int gms_daemon_run(struct gms_daemon *daemon)
+{
+    gms_round_set_deadline(daemon->options.round, daemon->options.config->round_timeout_ns, peer_closed, daemon);
+    set_timer(daemon);
+    while (!daemon->stopped) {
+        if (event_base_loop(daemon->base, EVLOOP_NO_EXIT_ON_EMPTY) < 0)
+            gms_daemon_leave(daemon, GMS_E_SYSTEM, "the event loop failed");
+    }
+    return GMS_EXIT_PLANNED;
+}
+
+static void free_event(struct event **event)
+{
+    if (*event != NULL)
+        event_free(*event);
+    *event = NULL;
+}
+
+void gms_daemon_close(struct gms_daemon *daemon)
+{
+    if (daemon == NULL)
+        return;
+    gms_daemon_end_hook(daemon);
+    gms_sessions_close(daemon->sessions);
+    gms_doorbell_close(daemon->doorbell);
+    gms_fence_close(daemon->fence);
+    gms_pools_close(daemon->pools);
+    for (uint32_t engine = 0; engine < GMS_MAX_ENGINES; engine++) {
+        gms_fd_close(&daemon->orphans[engine].pidfd);
+        gms_container_close(&daemon->orphans[engine].container);
+    }
+    free_event(&daemon->deadline);
+    for (size_t i = 0; i < sizeof daemon->signals / sizeof daemon->signals[0]; i++)
+        free_event(&daemon->signals[i]);
+    if (daemon->base != NULL)
+        event_base_free(daemon->base);
+    free(daemon->core_memory);
+    free(daemon->queue);
+    free(daemon);
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One coordinator rank: an event loop that sleeps on the engine socket, the doorbell, pidfds and one timer. Whatever
+ * happens becomes an event for the core; the core's actions are carried out in order. What an action brings about at
+ * once (stored, prepared, a round's result) is queued as the next event: no recursion.
+ */
+#ifndef GMS_COORD_DAEMON_H
+#define GMS_COORD_DAEMON_H
+
+#include <stdint.h>
+
+#include "config.h"
+#include "round_mpi.h"
+#include "store.h"
+
+struct gms_daemon;
+struct gms_keeper_client;
+
+enum {
+    GMS_EXIT_PLANNED = 0,
+    GMS_EXIT_USAGE = 64,
+    GMS_EXIT_OPERATOR = 70, /* the group needs somebody's decision */
+    GMS_EXIT_RESTART = 75,  /* start the whole job again */
+    GMS_EXIT_CONFIG = 78,
+};
+
+/* All borrowed for the daemon's life. */
+struct gms_daemon_options {
+    const struct gms_config *config;
+    struct gms_round *round;
+    struct gms_keeper_client *keeper;
+    gms_store *store;
+    uint64_t world;
+};
+
+/* Opens this rank's sockets and its core. Errors: those of the parts; nothing stays open after failure. */
+gms_status gms_daemon_open(const struct gms_daemon_options *options, struct gms_daemon **ret_daemon,
+                           struct gms_error *ret_error);
+/* After every rank opened: makes the doorbell mesh, until `deadline_ns`. */
+gms_status gms_daemon_connect(struct gms_daemon *daemon, uint64_t deadline_ns, struct gms_error *ret_error);
+
+/* Runs until the group agreed to stop: then 0. What ends the rank in any other way ends the process from inside, by
+ * _exit with GMS_EXIT_RESTART or GMS_EXIT_OPERATOR: peers notice by the closed doorbell. */
+int gms_daemon_run(struct gms_daemon *daemon);
+
+/* Keep it until after MPI_Finalize: a closed doorbell means death to ranks that are still in their last round. */
+void gms_daemon_close(struct gms_daemon *daemon); /* NULL allowed */
+
+#endif

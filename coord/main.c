@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * gms-coord: options, the common start of all ranks, exit codes.
+ *
+ * The start is a sequence of steps that every rank takes; after each that can fail on one rank all ranks compare notes,
+ * so that they stop together and one of them says why.
+ */
+#include <argp.h>
+#include <mpi.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/run_dir.h"
+#include "daemon.h"
+#include "gms-keeper/client.h"
+#include "gms/version.h"
+
+enum { START_SECONDS = 30, FINALIZE_SECONDS = 5 };
+enum option_key { KEY_CHECK = 256, KEY_HELP_CONFIG, KEY_FRESH, KEY_LOG_LEVEL, KEY_LOG_DESTINATION };
+
+struct arguments {
+    const char *config_path, *log_destination;
+    enum gms_log_level log_level;
+    bool check, fresh;
+};
+
+const char *argp_program_version = "gms-coord " GMS_VERSION;
+
+static const char documentation[] =
+    "The coordinator of one deployment: one MPI rank for each GPU. Start a gms-keeper on every node first, then\n"
+    "\n"
+    "  mpirun -n RANKS gms-coord --config FILE      (under srun: srun --mpi=pmix -n RANKS gms-coord --config FILE)\n"
+    "\n"
+    "with RANKS equal to `ranks` in FILE, as an MPI job of its own. It sleeps until an engine, a peer or an operator "
+    "wants something. Stop it with `gms-ctl --run-dir DIR down` or SIGUSR1; engines keep running and serving without "
+    "it."
+    "\v"
+    "Exit codes: 0 planned stop; 64 usage; 78 configuration, nothing was started; 75 start the whole job again (a rank "
+    "or "
+    "the launcher is gone, or a round missed its deadline); 70 an operator must decide.";
+
+static const struct argp_option options[] = {
+    {"config", 'c', "FILE", 0, "The deployment file; read by rank 0", 0},
+    {"check", KEY_CHECK, NULL, 0, "Only check the file, without MPI: every error with its line", 0},
+    {"help-config", KEY_HELP_CONFIG, NULL, 0, "Describe every setting of the file", 0},
+    {"fresh", KEY_FRESH, NULL, 0, "Set aside what an earlier coordinator job stored: no engine of it may be running",
+     0},
+    {"log-level", KEY_LOG_LEVEL, "LEVEL", 0, "error, warning, notice (default), info or debug", 1},
+    {"log-destination", KEY_LOG_DESTINATION, "WHERE", 0,
+     "stderr (default), file:PATH (%r in PATH is the rank; opened anew on SIGHUP) or journald", 1},
+    {0},
+};
+
+static error_t parse_option(int key, char *argument, struct argp_state *state)
+{
+    struct arguments *arguments = state->input;
+    struct gms_error error;
+    switch (key) {
+    case 'c':
+        arguments->config_path = argument;
+        return 0;
+    case KEY_CHECK:
+        arguments->check = true;
+        return 0;
+    case KEY_FRESH:
+        arguments->fresh = true;
+        return 0;
+    case KEY_HELP_CONFIG:
+        gms_config_describe(stdout);
+        exit(0);
+    case KEY_LOG_LEVEL:
+        if (gms_log_level_parse(argument, &arguments->log_level, &error) != GMS_OK)
+            argp_error(state, "%s", error.text);
+        return 0;
+    case KEY_LOG_DESTINATION:
+        arguments->log_destination = argument;
+        return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "\"%s\" is one argument too many", argument);
+        return 0;
+    case ARGP_KEY_END:
+        if (arguments->config_path == NULL)
+            argp_error(state, "--config FILE is required");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void report_to_stderr(void *context, const char *text)
+{
+    (void)context;
+    fprintf(stderr, "%s\n", text);
+}
+
+static int check_only(const struct arguments *arguments)
+{
+    static struct gms_config config;
+    struct gms_error error;
+    if (gms_config_check_host(NULL, &error) != GMS_OK) {
+        fprintf(stderr, "gms-coord: %s\n", error.text);
+        return GMS_EXIT_CONFIG;
+    }
+    if (gms_config_read(arguments->config_path, &config, report_to_stderr, NULL, &error) != GMS_OK)
+        return GMS_EXIT_CONFIG;
+    if (gms_run_dir_check(config.run_dir, config.ranks, 0, &error) != GMS_OK && error.status == GMS_E_INVALID) {
+        fprintf(stderr, "%s: %s\n", arguments->config_path, error.text);
+        return GMS_EXIT_CONFIG;
+    }
+    printf("%s: deployment %s, %u ranks: good\n", arguments->config_path, config.deployment, config.ranks);
+    return 0;
+}
+
+static int exit_code_of(gms_status status)
+{
+    if (status >= 300)
+        return GMS_EXIT_OPERATOR;
+    return status == GMS_E_PEER_LOST || status == GMS_E_ROUND_TIMEOUT || status == GMS_E_TIMEOUT ? GMS_EXIT_RESTART
+                                                                                                 : GMS_EXIT_CONFIG;
+}
+
+/* --------------------------------------------------------------------------------------------- the common start - */
+
+struct start {
+    const struct arguments *arguments;
+    struct gms_round *round;
+    struct gms_config *config;
+    uint32_t rank;
+    bool reported; /* the file's errors are printed already */
+    uint64_t world;
+    struct gms_keeper_client keeper;
+    gms_store *store;
+    struct gms_daemon *daemon;
+};
+
+/* Every error of the file is printed once, by rank 0, as it is found. */
+static gms_status read_config(struct start *start, struct gms_error *ret_error)
+{
+    if (start->rank != 0)
+        return GMS_OK;
+    gms_status status =
+        gms_config_read(start->arguments->config_path, start->config, report_to_stderr, NULL, ret_error);
+    start->reported = status != GMS_OK;
+    return status;
+}
+
+static gms_status check_world(struct start *start, struct gms_error *ret_error)
+{
+    uint32_t size = gms_round_size(start->round);
+    if (size == start->config->ranks)
+        return GMS_OK;
+    return gms_fail(ret_error, GMS_E_CONFIG, "this MPI job has %u ranks, %s wants %u: start mpirun -n %u gms-coord%s",
+                    size, start->arguments->config_path, start->config->ranks, start->config->ranks,
+                    size == 1 ? " (a job of one rank is what a start without a launcher, or with another MPI's, gives)"
+                              : "");
+}
+
+/* What rank 0 has and every other rank must have too. */
+struct place {
+    char host[65];
+    int application;
+};
+
+static gms_status check_place(struct start *start, struct gms_error *ret_error)
+{
+    struct utsname name;
+    struct place mine = {.application = gms_round_application(start->round)}, first;
+    if (uname(&name) == 0)
+        snprintf(mine.host, sizeof mine.host, "%s", name.nodename);
+    first = mine;
+    gms_status status = gms_round_share(start->round, &first, sizeof first, ret_error);
+    if (status != GMS_OK)
+        return status;
+    first.host[sizeof first.host - 1] = '\0';
+    if (mine.application != first.application)
+        return gms_fail(
+            ret_error, GMS_E_CONFIG,
+            "rank %u is program %d of an MPMD launch, rank 0 is program %d: give the coordinators an mpirun "
+            "or srun of their own",
+            start->rank, mine.application, first.application);
+    if (strcmp(mine.host, first.host) != 0)
+        return gms_fail(ret_error, GMS_E_UNSUPPORTED,
+                        "rank %u is on host %s, rank 0 on %s: doorbells between hosts are not built yet, keep one "
+                        "deployment's ranks on one host",
+                        start->rank, mine.host, first.host);
+    return GMS_OK;
+}
+
+/* A number that no earlier start had: time since boot, and greater than what the keeper has ever granted. */
+static gms_status choose_world(struct start *start, struct gms_error *ret_error)
+{
+    uint64_t newest = 0, world = 0;
+    struct gms_error mine = {.status = GMS_OK};
+    gms_status status = gms_run_dir_check(start->config->run_dir, start->config->ranks, start->rank == 0, &mine);
+    if (status == GMS_OK)
+        status = gms_keeper_newest_world(start->config->run_dir, &newest, &mine);
+    mine.status = status; /* an error that was overcome leaves its text there */
+    status = gms_round_concur(start->round, &mine, ret_error);
+    if (status == GMS_OK)
+        status = gms_round_greatest(start->round, newest, &newest, ret_error);
+    if (status != GMS_OK)
+        return status;
+    struct timespec up;
+    clock_gettime(CLOCK_BOOTTIME, &up);
+    world = (uint64_t)up.tv_sec * GMS_NS_PER_S + (uint64_t)up.tv_nsec;
+    if (world <= newest)
+        world = newest + 1;
+    status = gms_round_share(start->round, &world, sizeof world, ret_error);
+    start->world = world;
+    return status;
+}
+
+static gms_status open_rank(struct start *start, struct gms_error *ret_error)
+{
+    const struct gms_config *config = start->config;
+    char path[GMS_RUN_PATH_BYTES];
+    gms_status status =
+        gms_keeper_connect(config->run_dir, start->world, start->rank, config->ranks, &start->keeper, ret_error);
+    if (status != GMS_OK)
+        return status;
+    status = gms_run_dir_path(config->run_dir, "store.", (int32_t)start->rank, path, ret_error);
+    if (status != GMS_OK)
+        return status;
+    const struct gms_store_options store = {
+        .path = path, .world = start->world, .keeper = start->keeper.keeper, .fresh = start->arguments->fresh};
+    status = gms_store_open(&store, &start->store, ret_error);
+    if (status != GMS_OK)
+        return status;
+    if (gms_store_note(start->store)[0] != '\0')
+        gms_log(GMS_LOG_NOTICE, "%s", gms_store_note(start->store));
+    const struct gms_daemon_options daemon = {.config = config,
+                                              .round = start->round,
+                                              .keeper = &start->keeper,
+                                              .store = start->store,
+                                              .world = start->world};
+    return gms_daemon_open(&daemon, &start->daemon, ret_error);
+}
+
+static gms_status connect_rank(struct start *start, struct gms_error *ret_error)
+{
+    return gms_daemon_connect(start->daemon, gms_clock_ns() + START_SECONDS * GMS_NS_PER_S / 2, ret_error);
+}
+
+/* Runs one step here and everywhere; the verdict is everybody's. */
+static gms_status together(struct start *start, gms_status (*step)(struct start *, struct gms_error *),
+                           struct gms_error *ret_error)
+{
+    struct gms_error mine;
+    mine.status = step(start, &mine);
+    return gms_round_concur(start->round, &mine, ret_error);
+}
+
+static gms_status start_together(struct start *start, struct gms_error *ret_error)
+{
+    gms_status status = together(start, read_config, ret_error);
+    if (status == GMS_OK)
+        status = gms_round_share(start->round, start->config, sizeof *start->config, ret_error);
+    if (status == GMS_OK)
+        status = together(start, check_world, ret_error);
+    if (status == GMS_OK)
+        status = together(start, check_place, ret_error);
+    if (status == GMS_OK)
+        status = choose_world(start, ret_error);
+    if (status == GMS_OK)
+        status = together(start, open_rank, ret_error);
+    if (status == GMS_OK)
+        status = together(start, connect_rank, ret_error);
+    return status;
+}
+
+static void close_rank(struct start *start)
+{
+    gms_daemon_close(start->daemon);
+    gms_store_close(start->store);
+    gms_keeper_disconnect(&start->keeper);
+}
+
+static void give_up_on_finalize(int number)
+{
+    (void)number;
+    _exit(GMS_EXIT_PLANNED);
+}
+
+/* All ranks have agreed to stop and nothing is left to lose; a launcher that is ending too may never answer. */
+static void finalize_bounded(struct gms_round *round)
+{
+    struct sigaction action = {.sa_handler = give_up_on_finalize};
+    sigaction(SIGALRM, &action, NULL);
+    alarm(FINALIZE_SECONDS);
+    gms_round_close(round);
+    MPI_Finalize();
+    alarm(0);
+}
+
+static gms_status open_log(const struct arguments *arguments, uint32_t rank, struct gms_error *ret_error)
+{
+    char ident[32], destination[4096];
+    const char *mark = strstr(arguments->log_destination, "%r");
+    snprintf(ident, sizeof ident, "gms-coord[%u]", rank);
+    if (mark != NULL)
+        snprintf(destination, sizeof destination, "%.*s%u%s", (int)(mark - arguments->log_destination),
+                 arguments->log_destination, rank, mark + 2);
+    else
+        snprintf(destination, sizeof destination, "%s", arguments->log_destination);
+    return gms_log_open(ident, destination, arguments->log_level, ret_error);
+}
+
+int main(int argc, char **argv)
+{
+    static struct gms_config config;
+    struct arguments arguments = {.log_destination = "stderr", .log_level = GMS_LOG_NOTICE};
+    struct gms_error error;
+    gms_signals_reset();
+    argp_err_exit_status = GMS_EXIT_USAGE;
+    const struct argp argp = {options, parse_option, NULL, documentation, NULL, NULL, NULL};
+    argp_parse(&argp, argc, argv, 0, NULL, &arguments);
+    if (arguments.check)
+        return check_only(&arguments);
+    if (gms_config_check_host(NULL, &error) != GMS_OK) {
+        fprintf(stderr, "gms-coord: %s\n", error.text);
+        return GMS_EXIT_CONFIG;
+    }
+    gms_fd_raise_limit();
+    setenv("OMPI_MCA_mpi_yield_when_idle", "1",
+           0); /* srun and plain slots do not set it; a waiting rank must give way */
+
+    int provided = 0;
+    if (MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
+        return GMS_EXIT_RESTART;
+    struct start start = {.arguments = &arguments, .config = &config, .keeper = {.fd = -1}};
+    gms_status status = gms_round_open(START_SECONDS * GMS_NS_PER_S, &start.round, &error);
+    if (status != GMS_OK) {
+        fprintf(stderr, "gms-coord: %s\n", error.text);
+        return exit_code_of(status);
+    }
+    start.rank = gms_round_rank(start.round);
+    struct gms_error mine;
+    mine.status = open_log(&arguments, start.rank, &mine);
+    status = gms_round_concur(start.round, &mine, &error);
+    if (status == GMS_OK)
+        status = start_together(&start, &error);
+    int code = GMS_EXIT_PLANNED;
+    if (status == GMS_OK) {
+        gms_log(GMS_LOG_NOTICE, "deployment %s: rank %u of %u, world %llu, run directory %s", config.deployment,
+                start.rank, config.ranks, (unsigned long long)start.world, config.run_dir);
+        code = gms_daemon_run(start.daemon);
+    } else {
+        code = exit_code_of(status);
+        /* One rank speaks: the one that found it, or rank 0 where all did. */
+        if (start.rank == (uint32_t)(error.rank >= 0 ? error.rank : 0))
+            gms_log(GMS_LOG_ERROR, "%s (%s)", start.reported ? "nothing was started" : error.text,
+                    gms_status_name(status));
+        if (status == GMS_E_PEER_LOST || status == GMS_E_ROUND_TIMEOUT)
+            _exit(code); /* MPI_Finalize would wait for the lost one */
+    }
+    finalize_bounded(start.round);
+    close_rank(&start);
+    return code;
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pools and directories of this rank, and the effects of operations on them: prepare makes what can fail, commit cannot
+ * fail, abort leaves nothing behind, no descriptor either.
+ *
+ * What is asked for locally (bytes, slots, manifest) comes with the engine rank's own call; the core knows only what
+ * all ranks must have equal.
+ *
+ * Publishing freezes the memory, which cannot be undone, while a rank may still refuse after this one has prepared. So
+ * prepare only looks for writable mappings (/proc), commit freezes, and nobody but the publisher gets the memory before
+ * it is frozen: a rank on which the publisher put a writable mapping back in between refuses every attach (BUSY) and
+ * freezes as soon as it can. The engine that holds such a mapping breaks its contract; gms_pools_commit says so and the
+ * daemon condemns it.
+ *
+ * Main thread only.
+ */
+#ifndef GMS_COORD_POOLS_H
+#define GMS_COORD_POOLS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "directory/directory.h"
+#include "round_mpi.h"
+#include "sessions.h"
+
+struct gms_keeper_client;
+struct gms_pools;
+
+struct gms_pools_options {
+    const char *deployment; /* borrowed for the call; part of the memory's label */
+    uint32_t rank;
+    uint64_t world, capacity_bytes;
+    struct gms_keeper_client *keeper; /* borrowed; NULL: nobody keeps copies (tests) */
+};
+
+gms_status gms_pools_open(const struct gms_pools_options *options, struct gms_pools **ret_pools,
+                          struct gms_error *ret_error);
+void gms_pools_close(struct gms_pools *pools); /* NULL allowed; the keeper's copies stay */
+
+/* Who asks. */
+struct gms_pools_caller {
+    uint32_t engine;
+    uint64_t incarnation, epoch, identity_digest;
+};
+
+/*
+ * The tentative effect of an ALLOCATE (create or attach) or PUBLISH; every other kind is OK. `call` is the rank's own
+ * request. Errors: NO_CAPACITY (detail: bytes asked, bytes free), MISMATCH (detail: bytes asked, bytes the pool has),
+ * BUSY (detail: pid of a writable mapping), AGAIN (not published yet), NOT_FOUND, REFUSED, INVALID, and those of the
+ * vmm.
+ */
+gms_status gms_pools_prepare(struct gms_pools *pools, const struct gms_pools_caller *caller,
+                             const struct gms_call *call, uint32_t pool_index, bool create, uint64_t ret_detail[2],
+                             struct gms_error *ret_error);
+
+/* Makes it final. Errors: DIVERGED (nothing was prepared: the rank must restart), BUSY (published, but not frozen
+ * yet because somebody holds a writable mapping). */
+gms_status gms_pools_commit(struct gms_pools *pools, const struct gms_pools_caller *caller,
+                            const struct gms_outcome *outcome, const char *pool_name, struct gms_error *ret_error);
+
+void gms_pools_abort(struct gms_pools *pools, uint32_t engine);
+
+/* What is to be forgotten of an incarnation that is retired everywhere and no longer a source. */
+void gms_pools_forget(struct gms_pools *pools, uint64_t incarnation);
+
+/* Leaves copies of everything with a keeper that has none. */
+void gms_pools_keep_all(struct gms_pools *pools);
+
+struct gms_pool_view {
+    const char *name; /* all borrowed, until the next commit */
+    uint32_t kind, index, slot_count;
+    uint64_t bytes, block_bytes, creator;
+    bool published;
+    int fd;
+    const void *manifest;
+    uint32_t manifest_bytes;
+};
+bool gms_pools_look(const struct gms_pools *pools, uint32_t index, struct gms_pool_view *ret_view);
+uint64_t gms_pools_used_bytes(const struct gms_pools *pools);
+/* Borrowed; NULL where this incarnation has none for the pool. */
+struct gms_directory *gms_pools_directory(const struct gms_pools *pools, uint64_t incarnation, uint32_t index);
+
+struct gms_pools_classified {
+    uint32_t sealed_here, adoptable, free, quarantined, damaged;
+};
+/* Classifies what `source` left into the directories of `successor`. Errors: MISMATCH, NO_MEMORY (then nothing is
+ * set). */
+gms_status gms_pools_classify(struct gms_pools *pools, uint64_t source, uint64_t successor, bool source_clean,
+                              struct gms_pools_classified *ret_counts, struct gms_error *ret_error);
+
+/* Prepares that: brings the index for (source, successor) up to date if the source changed anything since. Cheap when
+ * not. */
+void gms_pools_refresh(struct gms_pools *pools, uint64_t source, uint64_t successor);
+/* Tries again what publishing left unfrozen. */
+void gms_pools_freeze_pending(struct gms_pools *pools);
+
+struct gms_pools_adopted {
+    uint32_t adopted, idle, quarantined;
+};
+/* The bulk sub-round over all KV pools of the incarnation, then applies it. Errors are the round's: the rank must
+ * restart. */
+gms_status gms_pools_bulk(struct gms_pools *pools, struct gms_round *round, uint64_t incarnation,
+                          struct gms_pools_adopted *ret_adopted, struct gms_error *ret_error);
+
+#endif

@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What clients say becomes events for the core. A message of an older incarnation, or of a condemned one, is refused
+ * here, whoever sends it.
+ */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <xxhash.h>
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "daemon_state.h"
+
+static void copy_text(char *to, size_t capacity, const struct gms_bytes *from)
+{
+    size_t length = from->length < capacity ? from->length : capacity - 1;
+    if (length > 0)
+        memcpy(to, from->data, length);
+    to[length] = '\0';
+}
+
+__attribute__((format(printf, 4, 5))) static void refuse(struct gms_client *client, uint32_t request_id,
+                                                         gms_status status, const char *format, ...)
+{
+    char text[GMS_ERROR_TEXT_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    gms_log(GMS_LOG_WARNING, "refused %s %u (pid %d): %s", client->role == GMS_CLIENT_ENGINE ? "engine" : "client",
+            client->engine_id, (int)client->pid, text);
+    gms_sessions_answer(client, request_id, status, text);
+}
+
+/* Is this the joined, living incarnation of the session? Answers when not. */
+static bool check_incarnation(struct gms_client *client, uint32_t request_id, uint64_t incarnation)
+{
+    if (client->condemned) {
+        refuse(client, request_id, GMS_E_CONDEMNED, "incarnation %llu is condemned: it must end",
+               (unsigned long long)client->incarnation);
+        return false;
+    }
+    if (client->incarnation == 0) {
+        refuse(client, request_id, GMS_E_REFUSED, "this session has not joined");
+        return false;
+    }
+    if (incarnation != client->incarnation) {
+        refuse(client, request_id, GMS_E_STALE, "the message names incarnation %llu, this session is %llu",
+               (unsigned long long)incarnation, (unsigned long long)client->incarnation);
+        return false;
+    }
+    return true;
+}
+
+/* ---------------------------------------------------------------------------------------------- collective ----- */
+
+/* Names end up in paths of the keeper, labels in /proc and JSON. */
+static bool pool_name_is_good(const struct gms_bytes *name)
+{
+    const char *text = name->data;
+    for (uint32_t i = 0; i < name->length; i++)
+        if (!isalnum((unsigned char)text[i]) && text[i] != '.' && text[i] != '_' && text[i] != '-')
+            return false;
+    return name->length < GMS_NAME_BYTES;
+}
+
+static bool check_call(struct gms_client *client, const struct gms_message *message)
+{
+    uint32_t kind = message->propose.kind;
+    bool on_pool = kind == GMS_OPERATION_ALLOCATE || kind == GMS_OPERATION_PUBLISH || kind == GMS_OPERATION_RELEASE;
+    if (kind != GMS_OPERATION_JOIN && kind != GMS_OPERATION_ADOPT && !on_pool) {
+        refuse(client, message->request_id, GMS_E_PROTOCOL, "no engine proposes an operation of kind %u", kind);
+        return false;
+    }
+    if (on_pool && (message->propose.pool.length == 0 || !pool_name_is_good(&message->propose.pool))) {
+        refuse(client, message->request_id, GMS_E_INVALID,
+               "a pool's name has 1 to %d bytes of letters, digits, '.', '_' and '-'", GMS_NAME_BYTES - 1);
+        return false;
+    }
+    if (kind == GMS_OPERATION_JOIN) {
+        if (client->incarnation == 0 && message->propose.incarnation == 0)
+            return true;
+        refuse(client, message->request_id, GMS_E_STALE, "this session has joined already, as incarnation %llu",
+               (unsigned long long)client->incarnation);
+        return false;
+    }
+    return check_incarnation(client, message->request_id, message->propose.incarnation);
+}
+
+static void propose(struct gms_daemon *daemon, struct gms_client *client, const struct gms_message *message)
+{
+    if (!check_call(client, message))
+        return;
+    struct gms_call call = {.request_id = message->request_id,
+                            .slot_count = message->propose.slot_count,
+                            .block_bytes = message->propose.block_bytes,
+                            .bytes = message->propose.bytes,
+                            .local_digest = message->propose.local_digest,
+                            .payload_bytes = message->propose.payload.length};
+    call.proposal.key = (struct gms_operation_key){.incarnation = message->propose.incarnation,
+                                                   .launch = message->propose.launch,
+                                                   .sequence = message->propose.sequence,
+                                                   .kind = message->propose.kind};
+    _Static_assert((int)GMS_WIRE_FIELDS == (int)GMS_PROPOSAL_FIELDS, "wire and core agree");
+    memcpy(call.proposal.fields, message->propose.fields, sizeof call.proposal.fields);
+    copy_text(call.proposal.pool, sizeof call.proposal.pool, &message->propose.pool);
+    call.proposal.pool_kind = message->propose.pool_kind;
+    if (call.payload_bytes > 0) {
+        call.payload = malloc(call.payload_bytes);
+        if (call.payload == NULL) {
+            refuse(client, message->request_id, GMS_E_NO_MEMORY, "no memory for a payload of %u bytes",
+                   call.payload_bytes);
+            return;
+        }
+        memcpy(call.payload, message->propose.payload.data, call.payload_bytes);
+    }
+    gms_call_clear(&client->call);
+    client->call = call;
+
+    struct gms_event event = {.type = GMS_EVENT_PROPOSE};
+    event.propose.engine = client->engine_id;
+    event.propose.session = client->id;
+    event.propose.proposal = call.proposal;
+    gms_daemon_push(daemon, &event);
+}
+
+/* ------------------------------------------------------------------------------------------------- transfers --- */
+
+static void remember_wait(struct gms_client *client, uint64_t id, uint32_t request_id)
+{
+    size_t place = GMS_SESSION_WAITS;
+    for (size_t i = 0; i < GMS_SESSION_WAITS; i++) {
+        if (client->waits[i].id == id)
+            place = i; /* asked again */
+        else if (client->waits[i].id == 0 && place == GMS_SESSION_WAITS)
+            place = i;
+    }
+    if (place == GMS_SESSION_WAITS)
+        place = (size_t)(id % GMS_SESSION_WAITS); /* a forgotten one is answered under request 0 */
+    client->waits[place].id = id;
+    client->waits[place].request_id = request_id;
+}
+
+static void transfer(struct gms_daemon *daemon, struct gms_client *client, const struct gms_message *message)
+{
+    if (!check_incarnation(client, message->request_id, message->transfer.incarnation))
+        return;
+    struct gms_event event = {0};
+    if (message->type == GMS_MESSAGE_TRANSFER_DISPATCH) {
+        event.type = GMS_EVENT_TRANSFER_DISPATCH;
+        event.transfer_dispatch.engine = client->engine_id;
+        event.transfer_dispatch.incarnation = client->incarnation;
+        event.transfer_dispatch.session = client->id;
+        event.transfer_dispatch.id = message->transfer.id;
+        event.transfer_dispatch.part_count = message->transfer.part_count;
+        client->transfer_request = message->request_id;
+    } else if (message->type == GMS_MESSAGE_TRANSFER_END) {
+        event.type = GMS_EVENT_TRANSFER_END_PART;
+        event.transfer_end.engine = client->engine_id;
+        event.transfer_end.incarnation = client->incarnation;
+        event.transfer_end.session = client->id;
+        event.transfer_end.id = message->transfer.id;
+        event.transfer_end.part = message->transfer.part;
+        event.transfer_end.failed = message->transfer.failed != 0;
+        client->transfer_request = message->request_id;
+    } else {
+        event.type = GMS_EVENT_TRANSFER_WAIT;
+        event.transfer_wait.engine = client->engine_id;
+        event.transfer_wait.incarnation = client->incarnation;
+        event.transfer_wait.session = client->id;
+        event.transfer_wait.id = message->transfer.id;
+        remember_wait(client, message->transfer.id, message->request_id);
+    }
+    gms_daemon_push(daemon, &event);
+}
+
+/* ---------------------------------------------------------------------------------------------- engine's word -- */
+
+static void engine_said(struct gms_daemon *daemon, struct gms_client *client, struct gms_message *message)
+{
+    uint32_t id = message->request_id;
+    char text[256];
+    if (message->type == GMS_MESSAGE_PROPOSE) {
+        propose(daemon, client, message);
+    } else if (message->type == GMS_MESSAGE_TRANSFER_DISPATCH || message->type == GMS_MESSAGE_TRANSFER_END ||
+               message->type == GMS_MESSAGE_TRANSFER_WAIT) {
+        transfer(daemon, client, message);
+    } else if (message->type == GMS_MESSAGE_PARKED) {
+        if (!check_incarnation(client, id, message->plain.incarnation))
+            return;
+        gms_daemon_push_fact(daemon, client->engine_id, client->incarnation, GMS_FACT_PARKED);
+        gms_sessions_answer(client, id, GMS_OK, "");
+    } else if (message->type == GMS_MESSAGE_READY) {
+        if (!check_incarnation(client, id, message->ready.incarnation))
+            return;
+        if (message->ready.endpoint.length >= sizeof client->endpoint) {
+            refuse(client, id, GMS_E_INVALID, "the endpoint has %u bytes, the limit is %zu",
+                   message->ready.endpoint.length, sizeof client->endpoint - 1);
+            return;
+        }
+        copy_text(client->endpoint, sizeof client->endpoint, &message->ready.endpoint);
+        gms_daemon_push_fact(daemon, client->engine_id, client->incarnation, GMS_FACT_READY);
+    } else if (message->type == GMS_MESSAGE_LEAVING) {
+        if (check_incarnation(client, id, message->plain.incarnation))
+            client->leaving = true; /* a fact when its session ends: until then it may still write */
+    } else if (message->type == GMS_MESSAGE_STICKY) {
+        if (!check_incarnation(client, id, message->sticky.incarnation))
+            return;
+        copy_text(text, sizeof text, &message->sticky.text);
+        gms_log(GMS_LOG_ERROR, "engine %u incarnation %llu reports a sticky error %d: %s", client->engine_id,
+                (unsigned long long)client->incarnation, message->sticky.code, text);
+        gms_daemon_push_fact(daemon, client->engine_id, client->incarnation, GMS_FACT_STICKY);
+        gms_sessions_answer(client, id, GMS_OK, "");
+    } else {
+        refuse(client, id, GMS_E_PROTOCOL, "an engine rank does not say %s", gms_message_name(message->type));
+        gms_sessions_hang_up(client, "unexpected message");
+    }
+}
+
+/* -------------------------------------------------------------------------------------------- exec and control - */
+
+static void exec_said(struct gms_daemon *daemon, struct gms_client *client, struct gms_message *message)
+{
+    const struct gms_config *config = daemon->options.config;
+    if (message->type == GMS_MESSAGE_ENVIRONMENT) {
+        struct gms_message reply = {.type = GMS_MESSAGE_ENVIRONMENT_REPLY, .request_id = message->request_id};
+        reply.environment_reply.variables = (struct gms_bytes){config->environment, config->environment_bytes};
+        reply.environment_reply.digest = XXH3_64bits(config->environment, config->environment_bytes);
+        gms_sessions_send(client, &reply);
+        return;
+    }
+    if (message->type != GMS_MESSAGE_CONTAINER) {
+        refuse(client, message->request_id, GMS_E_PROTOCOL, "gms-exec does not say %s",
+               gms_message_name(message->type));
+        gms_sessions_hang_up(client, "unexpected message");
+        return;
+    }
+    uint32_t kind = message->container.kind;
+    if (message->fd_count != 2 || (kind != GMS_CONTAINER_PID_NAMESPACE && kind != GMS_CONTAINER_SUBREAPER) ||
+        message->container.engine_id != client->engine_id) {
+        refuse(client, message->request_id, GMS_E_PROTOCOL,
+               "CONTAINER of kind %u for engine %u with %u descriptors from gms-exec of engine %u", kind,
+               message->container.engine_id, message->fd_count, client->engine_id);
+        return;
+    }
+    struct gms_container container = {.kind = kind, .guardian_fd = message->fds[0], .engine_fd = message->fds[1]};
+    message->fds[0] = message->fds[1] = -1;
+    const struct gms_client *engine = gms_sessions_engine(daemon->sessions, client->engine_id);
+    if (engine != NULL && engine->container.kind != 0 && gms_pidfd_pid(engine->container.guardian_fd) > 0 &&
+        gms_pidfd_pid(engine->container.guardian_fd) == gms_pidfd_pid(container.guardian_fd))
+        gms_container_close(&container); /* a repetition, of what its engine has taken already */
+    else
+        gms_sessions_set_container(daemon->sessions, client->engine_id, &container);
+    gms_sessions_answer(client, message->request_id, GMS_OK, "");
+}
+
+static void take_over_from(struct gms_daemon *daemon, struct gms_client *client, const struct gms_message *message)
+{
+    uint32_t engine = message->takeover.engine_id;
+    struct gms_core_view view;
+    gms_core_look(daemon->core, &view);
+    if (engine >= GMS_MAX_ENGINES || view.engines[engine].role == GMS_ROLE_EMPTY) {
+        refuse(client, message->request_id, GMS_E_NOT_FOUND, "engine %u is not in the group", engine);
+        return;
+    }
+    gms_log(GMS_LOG_NOTICE, "an operator (pid %d) orders a takeover from engine %u", (int)client->pid, engine);
+    gms_daemon_push_fact(daemon, engine, view.engines[engine].incarnation, GMS_FACT_COMMANDED);
+    gms_sessions_answer(client, message->request_id, GMS_OK, "");
+}
+
+static void control_said(struct gms_daemon *daemon, struct gms_client *client, const struct gms_message *message)
+{
+    if (message->type == GMS_MESSAGE_STATUS) {
+        char *json = gms_daemon_status(daemon);
+        if (json == NULL) {
+            refuse(client, message->request_id, GMS_E_NO_MEMORY, "no memory for the status");
+            return;
+        }
+        struct gms_message reply = {.type = GMS_MESSAGE_STATUS_REPLY, .request_id = message->request_id};
+        reply.status_reply.json = (struct gms_bytes){json, (uint32_t)strlen(json)};
+        gms_sessions_send(client, &reply);
+        free(json);
+    } else if (message->type == GMS_MESSAGE_TAKEOVER) {
+        take_over_from(daemon, client, message);
+    } else if (message->type == GMS_MESSAGE_SHUTDOWN) {
+        gms_log(GMS_LOG_NOTICE, "an operator (pid %d) orders a planned stop; engines go on", (int)client->pid);
+        gms_sessions_answer(client, message->request_id, GMS_OK, "");
+        gms_daemon_push(daemon, &(struct gms_event){.type = GMS_EVENT_SHUTDOWN});
+    } else {
+        refuse(client, message->request_id, GMS_E_PROTOCOL, "gms-ctl does not say %s", gms_message_name(message->type));
+        gms_sessions_hang_up(client, "unexpected message");
+    }
+}
+
+void gms_daemon_received(void *context, struct gms_client *client, struct gms_message *message)
+{
+    struct gms_daemon *daemon = context;
+    switch (client->role) {
+    case GMS_CLIENT_ENGINE:
+        engine_said(daemon, client, message);
+        break;
+    case GMS_CLIENT_EXEC:
+        exec_said(daemon, client, message);
+        break;
+    case GMS_CLIENT_CONTROL:
+        control_said(daemon, client, message);
+        break;
+    }
+    gms_daemon_run_events(daemon);
+}
+
+void gms_daemon_gone(void *context, struct gms_client *client, const char *why)
+{
+    struct gms_daemon *daemon = context;
+    if (client->role != GMS_CLIENT_ENGINE)
+        return;
+    gms_log(GMS_LOG_NOTICE, "engine %u incarnation %llu (pid %d): %s%s", client->engine_id,
+            (unsigned long long)client->incarnation, (int)client->pid, why,
+            client->leaving ? ", after saying goodbye" : "");
+    if (client->incarnation == 0 && client->call.proposal.key.kind == GMS_OPERATION_JOIN) {
+        /* Its join may be decided yet: keep what names its process. */
+        struct gms_orphan *orphan = &daemon->orphans[client->engine_id];
+        gms_fd_close(&orphan->pidfd);
+        gms_container_close(&orphan->container);
+        *orphan = (struct gms_orphan){
+            .key = client->call.proposal.key, .pidfd = client->pidfd, .container = client->container};
+        client->pidfd = -1;
+        client->container = (struct gms_container){.guardian_fd = -1, .engine_fd = -1};
+    }
+    if (client->incarnation != 0)
+        gms_daemon_push_fact(daemon, client->engine_id, client->incarnation,
+                             client->leaving ? GMS_FACT_LEFT : GMS_FACT_GONE);
+    struct gms_event event = {.type = GMS_EVENT_SESSION_GONE};
+    event.session_gone.engine = client->engine_id;
+    event.session_gone.session = client->id;
+    gms_daemon_push(daemon, &event);
+    gms_daemon_run_events(daemon);
+}

@@ -1,0 +1,521 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sessions.h"
+
+#include <errno.h>
+#include <event2/event.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/run_dir.h"
+#include "gms/version.h"
+#include "wire/channel.h"
+
+/* One message that a client has not taken yet, encoded, with descriptors of its own. */
+struct gms_outgoing {
+    struct gms_outgoing *next;
+    size_t bytes;
+    int fds[GMS_WIRE_MAX_FDS];
+    uint32_t fd_count;
+    uint8_t data[];
+};
+
+struct gms_sessions {
+    struct gms_sessions_options options;
+    struct event_base *base;
+    int listener;
+    struct event *acceptable, *reaper;
+    struct gms_client *clients; /* oldest last */
+    uint32_t count;
+    uint64_t next_id;
+    struct gms_container containers[GMS_MAX_ENGINES]; /* said by gms-exec, not yet taken by an engine */
+    uint8_t buffer[GMS_WIRE_MAX_BYTES];               /* what was received last */
+    uint8_t sending[GMS_WIRE_MAX_BYTES];
+};
+
+/* ----------------------------------------------------------------------------------------------- containers --- */
+
+void gms_container_close(struct gms_container *container)
+{
+    gms_fd_close(&container->guardian_fd);
+    gms_fd_close(&container->engine_fd);
+    container->kind = 0;
+}
+
+static int duplicate(int fd)
+{
+    return fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 3);
+}
+
+gms_status gms_container_copy(const struct gms_container *container, struct gms_container *ret_copy,
+                              struct gms_error *ret_error)
+{
+    *ret_copy = (struct gms_container){.kind = container->kind,
+                                       .guardian_fd = duplicate(container->guardian_fd),
+                                       .engine_fd = duplicate(container->engine_fd)};
+    if ((container->guardian_fd >= 0) == (ret_copy->guardian_fd >= 0) &&
+        (container->engine_fd >= 0) == (ret_copy->engine_fd >= 0))
+        return GMS_OK;
+    gms_status status =
+        gms_fail(ret_error, GMS_E_DESCRIPTORS, "no descriptor left for a cohort's container: %s", strerror(errno));
+    gms_container_close(ret_copy);
+    return status;
+}
+
+void gms_sessions_set_container(struct gms_sessions *sessions, uint32_t engine_id, struct gms_container *container)
+{
+    gms_container_close(&sessions->containers[engine_id]);
+    sessions->containers[engine_id] = *container;
+    *container = (struct gms_container){.guardian_fd = -1, .engine_fd = -1};
+}
+
+/* ---------------------------------------------------------------------------------------------- life and end -- */
+
+void gms_call_clear(struct gms_call *call)
+{
+    free(call->payload);
+    memset(call, 0, sizeof *call);
+}
+
+static void free_outgoing(struct gms_outgoing *outgoing)
+{
+    for (uint32_t i = 0; i < outgoing->fd_count; i++)
+        gms_fd_close(&outgoing->fds[i]);
+    free(outgoing);
+}
+
+static void free_event(struct event **event)
+{
+    if (*event != NULL)
+        event_free(*event);
+    *event = NULL;
+}
+
+static void free_client(struct gms_client *client)
+{
+    free_event(&client->readable);
+    free_event(&client->writable);
+    free_event(&client->ended);
+    while (client->queue != NULL) {
+        struct gms_outgoing *next = client->queue->next;
+        free_outgoing(client->queue);
+        client->queue = next;
+    }
+    gms_call_clear(&client->call);
+    gms_fd_close(&client->pidfd);
+    gms_container_close(&client->container);
+    gms_fd_close(&client->fd);
+    free(client);
+}
+
+void gms_sessions_hang_up(struct gms_client *client, const char *why)
+{
+    if (client->doomed)
+        return;
+    client->doomed = true;
+    snprintf(client->doom_text, sizeof client->doom_text, "%s", why);
+    event_active(client->sessions->reaper, EV_TIMEOUT, 0);
+}
+
+/* Ends all that were doomed: from the loop, so that nobody's pointer dies under his hands. */
+static void on_reap(evutil_socket_t fd, short what, void *context)
+{
+    struct gms_sessions *sessions = context;
+    (void)fd;
+    (void)what;
+    for (struct gms_client **link = &sessions->clients; *link != NULL;) {
+        struct gms_client *client = *link;
+        if (!client->doomed) {
+            link = &client->next;
+            continue;
+        }
+        *link = client->next;
+        sessions->count--;
+        if (client->role != 0)
+            sessions->options.gone(sessions->options.context, client, client->doom_text);
+        else
+            gms_log(GMS_LOG_INFO, "a connection without HELLO ended: %s", client->doom_text);
+        free_client(client);
+        link = &sessions->clients; /* `gone` may have doomed others */
+    }
+}
+
+struct gms_client *gms_sessions_find(struct gms_sessions *sessions, uint64_t id)
+{
+    for (struct gms_client *client = sessions->clients; client != NULL; client = client->next)
+        if (client->id == id && !client->doomed)
+            return client;
+    return NULL;
+}
+
+struct gms_client *gms_sessions_engine(struct gms_sessions *sessions, uint32_t engine_id)
+{
+    for (struct gms_client *client = sessions->clients; client != NULL; client = client->next)
+        if (client->role == GMS_CLIENT_ENGINE && client->engine_id == engine_id && !client->doomed)
+            return client;
+    return NULL;
+}
+
+uint32_t gms_sessions_count(const struct gms_sessions *sessions)
+{
+    return sessions->count;
+}
+
+/* --------------------------------------------------------------------------------------------------- sending -- */
+
+static void enqueue(struct gms_client *client, const struct gms_message *message)
+{
+    struct gms_sessions *sessions = client->sessions;
+    size_t bytes = 0;
+    struct gms_error error;
+    if (gms_message_encode(message, sessions->sending, sizeof sessions->sending, &bytes, &error) != GMS_OK) {
+        gms_sessions_hang_up(client, error.text);
+        return;
+    }
+    if (client->queue_messages >= GMS_SESSIONS_QUEUE_MESSAGES ||
+        client->queue_bytes + bytes > GMS_SESSIONS_QUEUE_BYTES) {
+        gms_sessions_hang_up(client, "it does not read what it is sent, and its queue is full");
+        return;
+    }
+    struct gms_outgoing *outgoing = malloc(sizeof *outgoing + bytes);
+    if (outgoing == NULL) {
+        gms_sessions_hang_up(client, "no memory to queue a message for it");
+        return;
+    }
+    *outgoing = (struct gms_outgoing){.bytes = bytes, .fd_count = message->fd_count};
+    memcpy(outgoing->data, sessions->sending, bytes);
+    for (uint32_t i = 0; i < message->fd_count; i++) {
+        outgoing->fds[i] = duplicate(message->fds[i]);
+        if (outgoing->fds[i] < 0) {
+            outgoing->fd_count = i;
+            free_outgoing(outgoing);
+            gms_sessions_hang_up(client, "no descriptor left to queue a message for it");
+            return;
+        }
+    }
+    *client->queue_tail = outgoing;
+    client->queue_tail = &outgoing->next;
+    client->queue_messages++;
+    client->queue_bytes += bytes;
+    event_add(client->writable, NULL);
+}
+
+void gms_sessions_send(struct gms_client *client, const struct gms_message *message)
+{
+    if (client->doomed)
+        return;
+    struct gms_error error;
+    gms_status status = client->queue == NULL ? gms_channel_send(client->fd, message, &error) : GMS_E_AGAIN;
+    if (status == GMS_E_AGAIN)
+        enqueue(client, message);
+    else if (status == GMS_E_INVALID) /* it does not fit a datagram: our fault, not the client's */
+        gms_sessions_answer(client, message->request_id, status, error.text);
+    else if (status != GMS_OK)
+        gms_sessions_hang_up(client, error.text);
+}
+
+void gms_sessions_answer(struct gms_client *client, uint32_t request_id, gms_status status, const char *text)
+{
+    struct gms_message message = {.type = GMS_MESSAGE_REPLY, .request_id = request_id};
+    message.reply.status = status;
+    message.reply.rank = (int32_t)client->sessions->options.rank;
+    message.reply.incarnation = client->incarnation;
+    message.reply.text = (struct gms_bytes){text, (uint32_t)strlen(text)};
+    gms_sessions_send(client, &message);
+}
+
+static void on_writable(evutil_socket_t fd, short what, void *context)
+{
+    struct gms_client *client = context;
+    (void)fd;
+    (void)what;
+    while (client->queue != NULL && !client->doomed) {
+        struct gms_outgoing *outgoing = client->queue;
+        struct gms_message message;
+        struct gms_error error;
+        gms_status status = gms_message_decode(outgoing->data, outgoing->bytes, &message, &error);
+        if (status == GMS_OK) {
+            memcpy(message.fds, outgoing->fds, sizeof message.fds);
+            message.fd_count = outgoing->fd_count;
+            status = gms_channel_send(client->fd, &message, &error);
+        }
+        if (status == GMS_E_AGAIN) {
+            event_add(client->writable, NULL);
+            return;
+        }
+        if (status != GMS_OK) {
+            gms_sessions_hang_up(client, error.text);
+            return;
+        }
+        client->queue = outgoing->next;
+        if (client->queue == NULL)
+            client->queue_tail = &client->queue;
+        client->queue_messages--;
+        client->queue_bytes -= outgoing->bytes;
+        free_outgoing(outgoing);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- receiving -- */
+
+static void refuse(struct gms_client *client, uint32_t request_id, gms_status status, const char *text)
+{
+    gms_log(GMS_LOG_WARNING, "refused a client (pid %d): %s", (int)client->pid, text);
+    gms_sessions_answer(client, request_id, status, text);
+    gms_sessions_hang_up(client, text);
+}
+
+/* Is the pidfd that came with HELLO the process at the other end of the socket? */
+static gms_status check_process(struct gms_sessions *sessions, struct gms_client *client,
+                                const struct gms_message *hello, struct gms_error *ret_error)
+{
+    if (hello->fd_count != 1)
+        return gms_fail(ret_error, GMS_E_PROTOCOL, "HELLO of an engine rank carries %u descriptors, not its pidfd",
+                        hello->fd_count);
+    if (gms_pidfd_ended(hello->fds[0]))
+        return gms_fail(ret_error, GMS_E_INVALID, "the process behind HELLO's pidfd has ended");
+    pid_t pid = gms_pidfd_pid(hello->fds[0]);
+    if (pid > 0 && pid == client->pid)
+        return GMS_OK;
+    if (sessions->containers[client->engine_id].kind != 0)
+        return GMS_OK; /* its cohort is known by its container, whatever the numbers say here */
+    return gms_fail(ret_error, GMS_E_REFUSED,
+                    "HELLO's pidfd names pid %d, the socket's other end is pid %d: this engine rank lives in a PID "
+                    "namespace that cannot be seen from here; start it through gms-exec",
+                    (int)pid, (int)client->pid);
+}
+
+static void on_ended(evutil_socket_t fd, short what, void *context);
+
+static gms_status greet_engine(struct gms_client *client, struct gms_message *hello, struct gms_error *ret_error)
+{
+    struct gms_sessions *sessions = client->sessions;
+    const struct gms_client *other = gms_sessions_engine(sessions, client->engine_id);
+    if (other != NULL)
+        return gms_fail(ret_error, GMS_E_BUSY, "engine %u has a session on rank %u already (pid %d)", client->engine_id,
+                        sessions->options.rank, (int)other->pid);
+    struct gms_container *container = &sessions->containers[client->engine_id];
+    if (container->kind != 0 && gms_pidfd_ended(container->guardian_fd))
+        gms_container_close(container); /* of an earlier try */
+    gms_status status = check_process(sessions, client, hello, ret_error);
+    if (status != GMS_OK)
+        return status;
+    client->pidfd = hello->fds[0];
+    hello->fds[0] = -1;
+    client->container = *container;
+    *container = (struct gms_container){.guardian_fd = -1, .engine_fd = -1};
+    client->ended = event_new(sessions->base, client->pidfd, EV_READ, on_ended, client);
+    if (client->ended == NULL || event_add(client->ended, NULL) != 0)
+        return gms_fail(ret_error, GMS_E_SYSTEM, "the event loop refused the engine's pidfd");
+    return GMS_OK;
+}
+
+static void greet(struct gms_client *client, struct gms_message *message)
+{
+    struct gms_sessions *sessions = client->sessions;
+    const struct gms_sessions_options *options = &sessions->options;
+    struct gms_error error;
+    if (message->type != GMS_MESSAGE_HELLO) {
+        gms_fail(&error, GMS_E_PROTOCOL, "%s before HELLO", gms_message_name(message->type));
+        refuse(client, message->request_id, error.status, error.text);
+        return;
+    }
+    uint32_t role = message->hello.role;
+    if (role != GMS_CLIENT_ENGINE && role != GMS_CLIENT_EXEC && role != GMS_CLIENT_CONTROL) {
+        gms_fail(&error, GMS_E_PROTOCOL, "HELLO with role %u; known are 1 engine, 2 exec, 3 control", role);
+        refuse(client, message->request_id, error.status, error.text);
+        return;
+    }
+    if (role != GMS_CLIENT_CONTROL &&
+        (message->hello.engine_id >= GMS_MAX_ENGINES || message->hello.rank != options->rank)) {
+        gms_fail(&error, GMS_E_INVALID,
+                 "engine %u rank %u says HELLO to coordinator rank %u; engines are 0..%d, and each engine rank speaks "
+                 "to the coordinator of its own rank",
+                 message->hello.engine_id, message->hello.rank, options->rank, GMS_MAX_ENGINES - 1);
+        refuse(client, message->request_id, error.status, error.text);
+        return;
+    }
+    if (message->hello.launch.length >= sizeof client->launch) {
+        gms_fail(&error, GMS_E_INVALID, "the launch name has %u bytes, the limit is %zu", message->hello.launch.length,
+                 sizeof client->launch - 1);
+        refuse(client, message->request_id, error.status, error.text);
+        return;
+    }
+    client->engine_id = role == GMS_CLIENT_CONTROL ? 0 : message->hello.engine_id;
+    memcpy(client->launch, message->hello.launch.data, message->hello.launch.length);
+    client->launch[message->hello.launch.length] = '\0';
+    if (role == GMS_CLIENT_ENGINE && greet_engine(client, message, &error) != GMS_OK) {
+        refuse(client, message->request_id, error.status, error.text);
+        return;
+    }
+    client->role = (enum gms_client_role)role;
+    event_remove_timer(client->readable); /* its HELLO deadline */
+
+    struct gms_message welcome = {.type = GMS_MESSAGE_WELCOME, .request_id = message->request_id};
+    welcome.welcome.world = options->world;
+    welcome.welcome.world_size = options->world_size;
+    welcome.welcome.rank = options->rank;
+    welcome.welcome.kv_verify_full = options->kv_verify_full;
+    welcome.welcome.operation_timeout_ms = options->operation_timeout_ms;
+    welcome.welcome.version = (struct gms_bytes){GMS_VERSION, (uint32_t)strlen(GMS_VERSION)};
+    gms_sessions_send(client, &welcome);
+}
+
+/* Handles what has arrived, at most `limit` messages, so that one busy client does not hold up the others. */
+static void receive(struct gms_client *client, int limit)
+{
+    struct gms_sessions *sessions = client->sessions;
+    for (int i = 0; i < limit && !client->doomed; i++) {
+        struct gms_message message;
+        struct gms_error error;
+        gms_status status = gms_channel_receive(client->fd, sessions->buffer, &message, &error);
+        if (status == GMS_E_AGAIN)
+            return;
+        if (status == GMS_E_DISCONNECTED) {
+            gms_sessions_hang_up(client, "its session ended");
+            return;
+        }
+        if (status != GMS_OK) {
+            refuse(client, 0, status, error.text);
+            return;
+        }
+        if (client->role == 0)
+            greet(client, &message);
+        else if (message.type == GMS_MESSAGE_HELLO)
+            refuse(client, message.request_id, GMS_E_PROTOCOL, "HELLO twice");
+        else
+            sessions->options.received(sessions->options.context, client, &message);
+        gms_message_close_fds(&message);
+    }
+}
+
+enum { MESSAGES_AT_ONCE = 16, MESSAGES_OF_THE_DEAD = 256 };
+
+static void on_readable(evutil_socket_t fd, short what, void *context)
+{
+    struct gms_client *client = context;
+    (void)fd;
+    if ((what & EV_TIMEOUT) != 0) {
+        refuse(client, 0, GMS_E_TIMEOUT, "no HELLO within 2 s of connecting");
+        return;
+    }
+    receive(client, MESSAGES_AT_ONCE);
+}
+
+/* The engine's process is gone. What it said before it died counts (a goodbye, above all). */
+static void on_ended(evutil_socket_t fd, short what, void *context)
+{
+    struct gms_client *client = context;
+    (void)fd;
+    (void)what;
+    receive(client, MESSAGES_OF_THE_DEAD);
+    gms_sessions_hang_up(client, "its process ended");
+}
+
+static void make_room(struct gms_sessions *sessions)
+{
+    struct gms_client *oldest = NULL; /* without HELLO; the list has the oldest last */
+    for (struct gms_client *client = sessions->clients; client != NULL; client = client->next)
+        if (client->role == 0 && !client->doomed)
+            oldest = client;
+    if (oldest != NULL) {
+        gms_sessions_hang_up(oldest, "displaced: too many connections, and it has not said HELLO");
+        on_reap(-1, 0, sessions);
+    }
+}
+
+static void on_acceptable(evutil_socket_t listener, short what, void *context)
+{
+    struct gms_sessions *sessions = context;
+    (void)what;
+    struct gms_error error;
+    int fd = -1;
+    pid_t pid = 0;
+    uid_t uid = 0;
+    gms_status status = gms_channel_accept(listener, &fd, &pid, &uid, &error);
+    if (status != GMS_OK) {
+        if (status != GMS_E_AGAIN)
+            gms_log(GMS_LOG_WARNING, "%s", error.text);
+        return;
+    }
+    if (sessions->count >= GMS_SESSIONS_MAX)
+        make_room(sessions);
+    struct gms_client *client = sessions->count < GMS_SESSIONS_MAX ? calloc(1, sizeof *client) : NULL;
+    if (client == NULL) {
+        gms_log(GMS_LOG_WARNING, "refused pid %d: %u connections, the limit is %d", (int)pid, sessions->count,
+                GMS_SESSIONS_MAX);
+        gms_fd_close(&fd);
+        return;
+    }
+    client->sessions = sessions;
+    client->id = ++sessions->next_id;
+    client->fd = fd;
+    client->pid = pid;
+    client->pidfd = -1;
+    client->container = (struct gms_container){.guardian_fd = -1, .engine_fd = -1};
+    client->queue_tail = &client->queue;
+    client->readable = event_new(sessions->base, fd, EV_READ | EV_PERSIST, on_readable, client);
+    client->writable = event_new(sessions->base, fd, EV_WRITE, on_writable, client);
+    const struct timeval hello = {.tv_sec = GMS_SESSIONS_HELLO_SECONDS};
+    if (client->readable == NULL || client->writable == NULL || event_add(client->readable, &hello) != 0) {
+        free_client(client);
+        return;
+    }
+    client->next = sessions->clients;
+    sessions->clients = client;
+    sessions->count++;
+}
+
+gms_status gms_sessions_open(struct event_base *base, const struct gms_sessions_options *options,
+                             struct gms_sessions **ret_sessions, struct gms_error *ret_error)
+{
+    char path[GMS_RUN_PATH_BYTES];
+    gms_status status = gms_run_dir_path(options->run_dir, "c", (int32_t)options->rank, path, ret_error);
+    if (status != GMS_OK)
+        return status;
+    struct gms_sessions *sessions = calloc(1, sizeof *sessions);
+    if (sessions == NULL)
+        return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for sessions (%zu bytes)", sizeof *sessions);
+    sessions->options = *options;
+    sessions->options.run_dir = NULL;
+    sessions->base = base;
+    sessions->listener = -1;
+    for (uint32_t engine = 0; engine < GMS_MAX_ENGINES; engine++)
+        sessions->containers[engine] = (struct gms_container){.guardian_fd = -1, .engine_fd = -1};
+    status = gms_channel_listen(path, &sessions->listener, ret_error);
+    if (status != GMS_OK)
+        goto failed;
+    sessions->reaper = event_new(base, -1, 0, on_reap, sessions);
+    sessions->acceptable = event_new(base, sessions->listener, EV_READ | EV_PERSIST, on_acceptable, sessions);
+    if (sessions->reaper == NULL || sessions->acceptable == NULL || event_add(sessions->acceptable, NULL) != 0) {
+        status = gms_fail(ret_error, GMS_E_SYSTEM, "the event loop refused the socket %s", path);
+        goto failed;
+    }
+    *ret_sessions = sessions;
+    return GMS_OK;
+
+failed:
+    gms_sessions_close(sessions);
+    return status;
+}
+
+void gms_sessions_close(struct gms_sessions *sessions)
+{
+    if (sessions == NULL)
+        return;
+    while (sessions->clients != NULL) {
+        struct gms_client *next = sessions->clients->next;
+        free_client(sessions->clients);
+        sessions->clients = next;
+    }
+    for (uint32_t engine = 0; engine < GMS_MAX_ENGINES; engine++)
+        gms_container_close(&sessions->containers[engine]);
+    free_event(&sessions->acceptable);
+    free_event(&sessions->reaper);
+    gms_fd_close(&sessions->listener);
+    free(sessions);
+}

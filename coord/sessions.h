@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The rank's socket RUN/c<rank>: engine ranks, gms-exec and gms-ctl. This file accepts, greets, frames, bounds and
+ * hangs up; what a message means is requests.c's business.
+ *
+ * Rules: only the deployment's user; HELLO within two seconds; one session per engine id; at most
+ * GMS_SESSIONS_MAX connections (a newcomer displaces the oldest that has not said HELLO, else it is refused); a
+ * malformed frame is answered once and ends the connection; nothing here blocks on a client: what it does not read
+ * waits in a bounded queue, and at the bound the client is dropped.
+ *
+ * A session ends at end of file or when the process behind its pidfd ends, whichever comes first; what the client had
+ * sent before is handled before. Main thread only.
+ */
+#ifndef GMS_COORD_SESSIONS_H
+#define GMS_COORD_SESSIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "core/core.h"
+#include "wire/message.h"
+
+struct event;
+struct event_base;
+struct gms_sessions;
+
+enum {
+    GMS_SESSIONS_MAX = 256,
+    GMS_SESSIONS_QUEUE_MESSAGES = 64,
+    GMS_SESSIONS_QUEUE_BYTES = 1024 * 1024,
+    GMS_SESSIONS_HELLO_SECONDS = 2,
+    GMS_SESSION_WAITS = 16, /* transfers one session may wait for at once */
+    GMS_LAUNCH_BYTES = 128,
+};
+
+/* Where a cohort lives: how it is ended and how its end is proven (wire/message.h). Descriptors -1: none. */
+struct gms_container {
+    uint32_t kind; /* enum gms_container_kind, 0: no container */
+    int guardian_fd, engine_fd;
+};
+void gms_container_close(struct gms_container *container);
+/* Copies with descriptors of their own; on failure (DESCRIPTORS) *ret_copy is empty. */
+gms_status gms_container_copy(const struct gms_container *container, struct gms_container *ret_copy,
+                              struct gms_error *ret_error);
+
+/* An engine rank's collective call, kept until its answer: geometry and payload are this rank's own business. */
+struct gms_call {
+    struct gms_proposal proposal;
+    uint32_t request_id, slot_count;
+    uint64_t block_bytes, bytes, local_digest;
+    void *payload; /* owned */
+    uint32_t payload_bytes;
+};
+
+struct gms_client {
+    uint64_t id;               /* names the session in the core; never 0, never used again */
+    enum gms_client_role role; /* 0 until greeted */
+    uint32_t engine_id;        /* engine and exec */
+    pid_t pid;                 /* as this namespace sees it; 0: outside */
+    char launch[GMS_LAUNCH_BYTES];
+    int pidfd;                      /* owned; the engine's */
+    struct gms_container container; /* owned; the engine's */
+
+    /* requests.c's and daemon.c's notes */
+    uint64_t incarnation;     /* 0 until joined */
+    uint64_t identity_digest; /* of its KV, as it said when it joined */
+    bool leaving, condemned;
+    struct gms_call call;
+    char endpoint[256];
+    uint32_t transfer_request; /* the DISPATCH or END that is being answered */
+    struct {
+        uint64_t id; /* 0: free */
+        uint32_t request_id;
+    } waits[GMS_SESSION_WAITS];
+
+    /* sessions.c's own */
+    struct gms_sessions *sessions;
+    struct gms_client *next;
+    int fd;
+    struct event *readable, *writable, *ended;
+    struct gms_outgoing *queue, **queue_tail;
+    uint32_t queue_messages;
+    size_t queue_bytes;
+    bool doomed;
+    char doom_text[GMS_ERROR_TEXT_BYTES];
+};
+
+struct gms_sessions_options {
+    const char *run_dir; /* borrowed for the call */
+    uint64_t world;
+    uint32_t rank, world_size, operation_timeout_ms;
+    bool kv_verify_full;
+    /* A greeted client said something. `message` and its descriptors are borrowed: what the handler takes it replaces
+     * by -1. */
+    void (*received)(void *context, struct gms_client *client, struct gms_message *message);
+    /* A greeted client is no more (`why` for the log); its fields are valid during the call and may be moved out. */
+    void (*gone)(void *context, struct gms_client *client, const char *why);
+    void *context;
+};
+
+/* Errors: those of gms_channel_listen, NO_MEMORY, SYSTEM. */
+gms_status gms_sessions_open(struct event_base *base, const struct gms_sessions_options *options,
+                             struct gms_sessions **ret_sessions, struct gms_error *ret_error);
+void gms_sessions_close(struct gms_sessions *sessions); /* NULL allowed; `gone` is not called */
+
+struct gms_client *gms_sessions_find(struct gms_sessions *sessions, uint64_t id); /* NULL: gone */
+struct gms_client *gms_sessions_engine(struct gms_sessions *sessions, uint32_t engine_id);
+uint32_t gms_sessions_count(const struct gms_sessions *sessions);
+
+/* What gms-exec said about the next cohort of `engine_id`; descriptors are moved in. */
+void gms_sessions_set_container(struct gms_sessions *sessions, uint32_t engine_id, struct gms_container *container);
+
+/* Sends now or queues; never blocks, never ends the session inside the call. `message` and descriptors borrowed. */
+void gms_sessions_send(struct gms_client *client, const struct gms_message *message);
+/* A REPLY with a status and words, for requests that are not collective calls. */
+void gms_sessions_answer(struct gms_client *client, uint32_t request_id, gms_status status, const char *text);
+/* Ends the session from the loop, soon: `gone` will be called with `why`. What is still queued then is dropped. */
+void gms_sessions_hang_up(struct gms_client *client, const char *why);
+
+/* Forgets the pending call and frees its payload. */
+void gms_call_clear(struct gms_call *call);
+
+#endif

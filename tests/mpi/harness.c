@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harness.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/run_dir.h"
+#include "wire/channel.h"
+
+bool eventually(bool (*ready)(void *context), void *context, int timeout_ms)
+{
+    uint64_t deadline_ns = gms_clock_ns() + (uint64_t)timeout_ms * GMS_NS_PER_MS;
+    while (!ready(context)) {
+        if (gms_clock_ns() > deadline_ns)
+            return false;
+        poll(NULL, 0, 5);
+    }
+    return true;
+}
+
+/* --------------------------------------------------------------------------------------------------- programs -- */
+
+static const char *program(const char *name, char path[512])
+{
+    const char *directory = getenv("GMS_BIN");
+    if (directory == NULL)
+        fail_msg("GMS_BIN is not set: run this through ctest");
+    snprintf(path, 512, "%s/%s", directory, name);
+    return path;
+}
+
+static pid_t spawn(char *const words[], const char *log, int *ret_pidfd)
+{
+    pid_t parent = getpid(), pid = fork();
+    if (pid < 0)
+        fail_msg("fork: %s", strerror(errno));
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent)
+            _exit(127);
+        int out = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600), in = open("/dev/null", O_RDONLY);
+        dup2(in, 0);
+        dup2(out, 1);
+        dup2(out, 2);
+        execvp(words[0], words);
+        _exit(127);
+    }
+    struct gms_error error;
+    if (gms_pidfd_open(pid, ret_pidfd, &error) != GMS_OK)
+        fail_msg("%s", error.text);
+    return pid;
+}
+
+static bool process_ended(void *context)
+{
+    return gms_pidfd_ended(*(int *)context);
+}
+
+static int reap(pid_t pid, int *pidfd)
+{
+    int status = 0;
+    gms_fd_close(pidfd);
+    if (waitpid(pid, &status, 0) != pid)
+        return -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* ---------------------------------------------------------------------------------------------------- cluster -- */
+
+static bool keeper_listens(void *context)
+{
+    const struct cluster *cluster = context;
+    char path[GMS_RUN_PATH_BYTES];
+    int fd = -1;
+    if (gms_run_dir_path(cluster->run_dir, "keeper", -1, path, NULL) != GMS_OK ||
+        gms_channel_connect(path, 100, &fd, NULL) != GMS_OK)
+        return false;
+    gms_fd_close(&fd);
+    return true;
+}
+
+static bool all_answer(void *context)
+{
+    const struct cluster *cluster = context;
+    if (gms_pidfd_ended(cluster->launcher))
+        return true; /* the caller looks */
+    for (uint32_t rank = 0; rank < cluster->ranks; rank++) {
+        json_t *status = cluster_status(cluster, rank);
+        if (status == NULL)
+            return false;
+        json_decref(status);
+    }
+    return true;
+}
+
+static void show_log(const struct cluster *cluster)
+{
+    char line[1024];
+    FILE *stream = fopen(cluster->log, "re");
+    while (stream != NULL && fgets(line, sizeof line, stream) != NULL)
+        fprintf(stderr, "  | %s", line);
+    if (stream != NULL)
+        fclose(stream);
+}
+
+void cluster_start(struct cluster *cluster, const struct cluster_options *options)
+{
+    char path[512], ranks[16];
+    memset(cluster, 0, sizeof *cluster);
+    cluster->ranks = options->ranks;
+    cluster->keeper = cluster->launcher = -1;
+    snprintf(cluster->directory, sizeof cluster->directory, "/tmp/gms-mpi-XXXXXX");
+    assert_non_null(mkdtemp(cluster->directory));
+    snprintf(cluster->run_dir, sizeof cluster->run_dir, "%s/run", cluster->directory);
+    snprintf(cluster->config, sizeof cluster->config, "%s/test.cfg", cluster->directory);
+    snprintf(cluster->log, sizeof cluster->log, "%s/log", cluster->directory);
+
+    FILE *file = fopen(cluster->config, "we");
+    assert_non_null(file);
+    fprintf(file,
+            "deployment = \"test\";\nrun_dir = \"%s\";\nranks = %u;\nmemory : %s;\n"
+            "kv : { verify = \"full\"; };\n"
+            "timeouts : { operation = \"%s\"; round = \"5s\"; heartbeat = \"%s\"; fence_report = \"500ms\"; "
+            "transfer_stall = \"300ms\"; };\n"
+            "environment : { set = ( \"MPI_TEST=1\" ); };\n"
+            "engine : { command = ( \"true\" ); containment = \"auto\"; };\n"
+            "complete = true;\n",
+            cluster->run_dir, options->ranks,
+            options->memory != NULL ? options->memory : "{ backend = \"host\"; capacity = \"64MiB\"; }",
+            options->operation_timeout != NULL ? options->operation_timeout : "5s",
+            options->heartbeat != NULL ? options->heartbeat : "1s");
+    assert_int_equal(fclose(file), 0);
+
+    char *keeper[] = {(char *)(uintptr_t)program("gms-keeper", path), "--run-dir", cluster->run_dir, NULL};
+    cluster->keeper_pid = spawn(keeper, cluster->log, &cluster->keeper);
+    if (!eventually(keeper_listens, cluster, HARNESS_DEADLINE_MS)) {
+        show_log(cluster);
+        fail_msg("the keeper did not start");
+    }
+    snprintf(ranks, sizeof ranks, "%u", options->ranks);
+    char *launcher[] = {
+        "mpirun",   "--oversubscribe", "-n",          ranks,  (char *)(uintptr_t)program("gms-coord", path),
+        "--config", cluster->config,   "--log-level", "info", NULL};
+    cluster->launcher_pid = spawn(launcher, cluster->log, &cluster->launcher);
+    bool answered = eventually(all_answer, cluster, HARNESS_DEADLINE_MS);
+    if (!answered || gms_pidfd_ended(cluster->launcher)) {
+        show_log(cluster);
+        fail_msg("the coordinators did not start");
+    }
+}
+
+int cluster_wait_end(struct cluster *cluster, int timeout_ms)
+{
+    if (!eventually(process_ended, &cluster->launcher, timeout_ms))
+        return -1;
+    int code = reap(cluster->launcher_pid, &cluster->launcher);
+    return code;
+}
+
+void cluster_discard(struct cluster *cluster)
+{
+    if (cluster->launcher >= 0) {
+        gms_pidfd_signal(cluster->launcher, SIGKILL);
+        reap(cluster->launcher_pid, &cluster->launcher);
+    }
+    if (cluster->keeper >= 0) {
+        gms_pidfd_signal(cluster->keeper, SIGTERM);
+        if (!eventually(process_ended, &cluster->keeper, 2000))
+            gms_pidfd_signal(cluster->keeper, SIGKILL);
+        reap(cluster->keeper_pid, &cluster->keeper);
+    }
+    if (getenv("GMS_TEST_SHOW_LOG") != NULL)
+        show_log(cluster);
+    char *words[] = {"rm", "-rf", cluster->directory, NULL};
+    int pidfd = -1;
+    pid_t pid = spawn(words, "/dev/null", &pidfd);
+    reap(pid, &pidfd);
+}
+
+void cluster_stop(struct cluster *cluster)
+{
+    struct gms_message down = {.type = GMS_MESSAGE_SHUTDOWN};
+    assert_int_equal(cluster_order(cluster, 0, &down), GMS_OK);
+    int code = cluster_wait_end(cluster, HARNESS_DEADLINE_MS);
+    if (code != 0)
+        show_log(cluster);
+    assert_int_equal(code, 0);
+    cluster_discard(cluster);
+}
+
+int cluster_client(const struct cluster *cluster, uint32_t rank, enum gms_client_role role, uint32_t engine)
+{
+    char path[GMS_RUN_PATH_BYTES];
+    int fd = -1;
+    if (gms_run_dir_path(cluster->run_dir, "c", (int32_t)rank, path, NULL) != GMS_OK ||
+        gms_channel_connect(path, 1000, &fd, NULL) != GMS_OK)
+        return -1;
+    static uint8_t buffer[GMS_WIRE_MAX_BYTES];
+    struct gms_message hello = {.type = GMS_MESSAGE_HELLO, .request_id = 1}, welcome;
+    hello.hello.role = (uint32_t)role;
+    hello.hello.pid = (uint32_t)getpid();
+    hello.hello.engine_id = engine;
+    hello.hello.rank = rank;
+    hello.hello.launch = (struct gms_bytes){"test", 4};
+    hello.hello.version = (struct gms_bytes){"test", 4};
+    int own = -1;
+    if (role == GMS_CLIENT_ENGINE && gms_pidfd_open(getpid(), &own, NULL) == GMS_OK) {
+        hello.fds[0] = own;
+        hello.fd_count = 1;
+    }
+    uint64_t deadline_ns = gms_clock_ns() + 5 * GMS_NS_PER_S;
+    bool greeted = gms_channel_send_until(fd, &hello, deadline_ns, NULL) == GMS_OK &&
+                   gms_channel_receive_until(fd, buffer, deadline_ns, &welcome, NULL) == GMS_OK &&
+                   welcome.type == GMS_MESSAGE_WELCOME;
+    gms_fd_close(&own);
+    if (!greeted)
+        gms_fd_close(&fd);
+    return fd;
+}
+
+static bool ask(const struct cluster *cluster, uint32_t rank, struct gms_message *message, void *buffer,
+                struct gms_message *ret_reply)
+{
+    int fd = cluster_client(cluster, rank, GMS_CLIENT_CONTROL, 0);
+    if (fd < 0)
+        return false;
+    uint64_t deadline_ns = gms_clock_ns() + 5 * GMS_NS_PER_S;
+    message->request_id = 7;
+    bool answered = gms_channel_send_until(fd, message, deadline_ns, NULL) == GMS_OK &&
+                    gms_channel_receive_until(fd, buffer, deadline_ns, ret_reply, NULL) == GMS_OK &&
+                    ret_reply->request_id == 7;
+    gms_fd_close(&fd);
+    return answered;
+}
+
+gms_status cluster_order(const struct cluster *cluster, uint32_t rank, struct gms_message *message)
+{
+    static uint8_t buffer[GMS_WIRE_MAX_BYTES];
+    struct gms_message reply;
+    if (!ask(cluster, rank, message, buffer, &reply) || reply.type != GMS_MESSAGE_REPLY)
+        return GMS_E_DISCONNECTED;
+    return (gms_status)reply.reply.status;
+}
+
+json_t *cluster_status(const struct cluster *cluster, uint32_t rank)
+{
+    static uint8_t buffer[GMS_WIRE_MAX_BYTES];
+    struct gms_message message = {.type = GMS_MESSAGE_STATUS}, reply;
+    if (!ask(cluster, rank, &message, buffer, &reply) || reply.type != GMS_MESSAGE_STATUS_REPLY)
+        return NULL;
+    return json_loadb(reply.status_reply.json.data, reply.status_reply.json.length, 0, NULL);
+}
+
+int64_t cluster_number(const struct cluster *cluster, uint32_t rank, const char *name)
+{
+    json_t *status = cluster_status(cluster, rank), *member = json_object_get(status, name);
+    int64_t value = json_is_integer(member) ? json_integer_value(member) : -1;
+    json_decref(status);
+    return value;
+}
+
+bool cluster_log_has(const struct cluster *cluster, const char *text)
+{
+    char line[2048];
+    bool found = false;
+    FILE *stream = fopen(cluster->log, "re");
+    while (stream != NULL && !found && fgets(line, sizeof line, stream) != NULL)
+        found = strstr(line, text) != NULL;
+    if (stream != NULL)
+        fclose(stream);
+    return found;
+}
+
+/* ---------------------------------------------------------------------------------------------------- engines -- */
+
+_Noreturn static void run_rank(struct engine_rank *rank, engine_body body, pid_t parent)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(127);
+    struct gms_error error = {.status = GMS_OK, .rank = -1};
+    gms_status status = body(rank, &error);
+    rank->status = status;
+    rank->error_rank = error.rank;
+    if (status != GMS_OK)
+        memcpy(rank->text, error.text, sizeof rank->text);
+    atomic_store(&rank->at, 1000);
+    _exit(status == GMS_OK ? 0 : 1);
+}
+
+void engine_start(struct engine *engine, const struct cluster *cluster, uint32_t id, const char *launch,
+                  engine_body body, uint64_t argument)
+{
+    memset(engine, 0, sizeof *engine);
+    engine->count = cluster->ranks;
+    engine->ranks =
+        mmap(NULL, HARNESS_RANKS * sizeof *engine->ranks, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(engine->ranks, MAP_FAILED);
+    for (uint32_t i = 0; i < engine->count; i++) {
+        struct engine_rank *rank = &engine->ranks[i];
+        rank->cluster = cluster;
+        rank->engine = id;
+        rank->rank = i;
+        rank->ranks = engine->count;
+        rank->argument = argument;
+        snprintf(rank->launch, sizeof rank->launch, "%s", launch);
+        pid_t parent = getpid();
+        rank->pid = fork();
+        assert_true(rank->pid >= 0);
+        if (rank->pid == 0)
+            run_rank(rank, body, parent);
+        struct gms_error error;
+        assert_int_equal(gms_pidfd_open(rank->pid, &rank->pidfd, &error), GMS_OK);
+    }
+}
+
+void engine_go(struct engine *engine, int gate)
+{
+    for (uint32_t i = 0; i < engine->count; i++)
+        atomic_store(&engine->ranks[i].go, gate);
+}
+
+struct reaching {
+    struct engine *engine;
+    int step;
+};
+
+static bool all_reached(void *context)
+{
+    const struct reaching *reaching = context;
+    for (uint32_t i = 0; i < reaching->engine->count; i++)
+        if (atomic_load(&reaching->engine->ranks[i].at) < reaching->step &&
+            !gms_pidfd_ended(reaching->engine->ranks[i].pidfd))
+            return false;
+    return true;
+}
+
+bool engine_reached(struct engine *engine, int step, int timeout_ms)
+{
+    struct reaching reaching = {engine, step};
+    eventually(all_reached, &reaching, timeout_ms);
+    bool reached = true;
+    for (uint32_t i = 0; i < engine->count; i++) {
+        int at = atomic_load(&engine->ranks[i].at);
+        if (at >= step && at != 1000)
+            continue;
+        reached = false;
+        fprintf(stderr, "engine %u rank %u is at step %d, not %d: %s %s\n", engine->ranks[i].engine, i, at, step,
+                gms_status_name(engine->ranks[i].status), engine->ranks[i].text);
+    }
+    if (!reached)
+        show_log(engine->ranks[0].cluster);
+    return reached;
+}
+
+void engine_kill(struct engine *engine, uint32_t rank)
+{
+    gms_pidfd_signal(engine->ranks[rank].pidfd, SIGKILL);
+}
+
+bool engine_rank_alive(const struct engine *engine, uint32_t rank)
+{
+    return !gms_pidfd_ended(engine->ranks[rank].pidfd);
+}
+
+static bool all_ended(void *context)
+{
+    const struct engine *engine = context;
+    for (uint32_t i = 0; i < engine->count; i++)
+        if (!gms_pidfd_ended(engine->ranks[i].pidfd))
+            return false;
+    return true;
+}
+
+bool engine_wait_end(struct engine *engine, int timeout_ms)
+{
+    return eventually(all_ended, engine, timeout_ms);
+}
+
+void engine_finish(struct engine *engine)
+{
+    for (uint32_t i = 0; i < engine->count; i++) {
+        gms_pidfd_signal(engine->ranks[i].pidfd, SIGKILL);
+        reap(engine->ranks[i].pid, &engine->ranks[i].pidfd);
+    }
+    munmap(engine->ranks, HARNESS_RANKS * sizeof *engine->ranks);
+    engine->ranks = NULL;
+}
+
+/* ------------------------------------------------------------------------------------------------ for bodies --- */
+
+void rank_at(struct engine_rank *rank, int step)
+{
+    atomic_store(&rank->at, step);
+}
+
+void rank_gate(struct engine_rank *rank, int gate)
+{
+    while (atomic_load(&rank->go) < gate)
+        poll(NULL, 0, 2); /* the parent's end ends this process */
+}
+
+gms_status rank_open(struct engine_rank *rank, gms_session **ret_session, struct gms_error *error)
+{
+    const struct gms_open_options options = {.run_dir = rank->cluster->run_dir,
+                                             .rank = (int32_t)rank->rank,
+                                             .engine_id = (int32_t)rank->engine,
+                                             .launch = rank->launch};
+    return gms_open(&options, ret_session, error);
+}
+
+gms_status rank_join(gms_session *session, const struct engine_rank *rank, struct gms_membership *ret_membership,
+                     struct gms_error *error)
+{
+    const struct gms_identity identity = {.model = "test",
+                                          .dtype = "f32",
+                                          .layout = "flat",
+                                          .hash_algorithm = "none",
+                                          .engine_name = "harness",
+                                          .engine_version = "1",
+                                          .hash_seed = 1,
+                                          .block_tokens = 16,
+                                          .world_size = rank->ranks};
+    return gms_join(session, &identity, ret_membership, error);
+}
+
+gms_status rank_attach_kv(gms_session *session, uint32_t slots, gms_pool **ret_pool, struct gms_error *error)
+{
+    const struct gms_pool_description description = {
+        .name = "kv", .kind = GMS_POOL_KV, .slot_count = slots, .block_bytes = HARNESS_BLOCK_BYTES};
+    return gms_pool_attach(session, &description, ret_pool, error);
+}
+
+gms_status rank_attach_weights(gms_session *session, gms_pool **ret_pool, struct gms_error *error)
+{
+    const struct gms_pool_description description = {.name = "weights", .kind = GMS_POOL_WEIGHTS, .bytes = 65536};
+    gms_status status = gms_pool_attach(session, &description, ret_pool, error);
+    if (status != GMS_OK || !gms_pool_must_publish(*ret_pool))
+        return status;
+    memset(gms_pool_address(*ret_pool), 0x5a, gms_pool_bytes(*ret_pool));
+    status = gms_manifest_add(*ret_pool, "all", 0, 65536, error);
+    return status == GMS_OK ? gms_publish(*ret_pool, error) : status;
+}
+
+gms_status rank_serve(gms_session *session, const char *endpoint, struct gms_adoption *ret_adoption,
+                      struct gms_error *error)
+{
+    struct gms_promotion promotion;
+    gms_status status = gms_park(session, error);
+    if (status == GMS_OK)
+        status = gms_wait_promotion(session, HARNESS_DEADLINE_MS, &promotion, error);
+    if (status == GMS_OK)
+        status = gms_adopt(session, ret_adoption, error);
+    if (status == GMS_OK)
+        status = gms_wake(session, error);
+    if (status == GMS_OK)
+        status = gms_serve(session, endpoint, error);
+    return status;
+}
+
+gms_status rank_seal(gms_session *session, gms_pool *pool, uint32_t slot, struct gms_error *error)
+{
+    uint64_t generation = 0;
+    gms_token token = gms_step_begin(session);
+    gms_status status = gms_slot_acquire(pool, slot, &generation);
+    if (status != GMS_OK)
+        return gms_fail(error, status, "slot %u was not acquired", slot);
+    memset((char *)gms_pool_address(pool) + (size_t)slot * HARNESS_BLOCK_BYTES, (int)slot + 1, HARNESS_BLOCK_BYTES);
+    gms_step_complete(session, token);
+    struct gms_block block = {.token_count = 16, .part_count = 1};
+    block.hash[0] = (uint8_t)(slot + 1);
+    block.parts[0] = (struct gms_part){gms_pool_index(pool), slot, generation};
+    status = gms_block_seal(session, &block, token);
+    return status == GMS_OK ? GMS_OK : gms_fail(error, status, "slot %u was not sealed", slot);
+}
