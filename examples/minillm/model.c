@@ -14,7 +14,7 @@
  * MLP weigh a layer's contribution against the residual, LOGIT is the standard deviation of logits.
  * tests/unit/test_minillm_sensitivity measures what these achieve.
  */
-#define SCORE_SCALE     2.2
+#define SCORE_SCALE     4.0
 #define ATTENTION_SCALE 3.0
 #define MLP_SCALE       1.5
 #define LOGIT_SCALE     3.0

@@ -20,7 +20,7 @@ struct request {
     struct sequence *sequence; /* borrowed from the scheduler; valid while this request exists */
     char *id_json;             /* owned */
     char id[PROTOCOL_ID_BYTES + 1];
-    char log_id[3 * PROTOCOL_ID_BYTES + 1];
+    char log_id[3 * PROTOCOL_ID_BYTES + 4];
 };
 
 struct buffer {
