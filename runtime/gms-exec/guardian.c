@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/sched.h>
 #include <poll.h>
 #include <sched.h>
@@ -71,6 +72,30 @@ _Noreturn static void fail(const struct gms_guardian_order *order, const char *s
 
 /* ---------------------------------------------------------------------------------------------- the rank ------ */
 
+/* execvp says EACCES when it could not even look into a directory of PATH; a shell says 127 unless the file is there.
+ */
+static int shell_code(const char *command, int reason)
+{
+    const char *path = getenv("PATH");
+
+    if (reason != EACCES || strchr(command, '/') != NULL || path == NULL) {
+        return reason == ENOENT ? 127 : 126;
+    }
+    for (const char *at = path;; at++) {
+        size_t length = strcspn(at, ":");
+        char file[PATH_MAX];
+
+        if (snprintf(file, sizeof file, "%.*s/%s", (int)length, at, command) < (int)sizeof file &&
+            access(file, F_OK) == 0) {
+            return 126;
+        }
+        at += length;
+        if (*at == '\0') {
+            return 127;
+        }
+    }
+}
+
 /* Between fork and exec of the engine rank. */
 _Noreturn static void become_engine(const struct gms_guardian_order *order, pid_t guardian)
 {
@@ -101,7 +126,7 @@ _Noreturn static void become_engine(const struct gms_guardian_order *order, pid_
     execvp(order->command[0], order->command);
     int reason = errno;
     report(order->control, GMS_REPORT_EXEC_FAILED, reason, "exec", -1);
-    _exit(reason == ENOENT ? 127 : 126);
+    _exit(shell_code(order->command[0], reason));
 }
 
 /* ------------------------------------------------------------------------------------------ the namespace ----- */

@@ -148,7 +148,7 @@ static void list_fds(void)
     exit(0);
 }
 
-/* Blocked and non-default signals, which should be none. */
+/* Blocked and ignored signals, which should be none (handlers do not outlive exec; a sanitizer has set its own). */
 static void list_signals(void)
 {
     char text[1024] = "";
@@ -162,8 +162,8 @@ static void list_signals(void)
         if (sigismember(&mask, number) == 1) {
             used += (size_t)snprintf(text + used, sizeof text - used, "blocked:%d ", number);
         }
-        if (sigaction(number, NULL, &action) == 0 && action.sa_handler != SIG_DFL) {
-            used += (size_t)snprintf(text + used, sizeof text - used, "set:%d ", number);
+        if (sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN) {
+            used += (size_t)snprintf(text + used, sizeof text - used, "ignored:%d ", number);
         }
     }
     say(EXEC_TEXT, 0, text, -1);
