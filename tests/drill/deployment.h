@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One deployment as a drill uses it: a scratch one that it starts (run directory, deployment file, keeper,
+ * coordinators, engines) and ends again, or one that runs already and is only looked at.
+ */
+#ifndef GMS_DRILL_DEPLOYMENT_H
+#define GMS_DRILL_DEPLOYMENT_H
+
+#include "cluster.h"
+#include "plan.h"
+#include "processes.h"
+
+struct drill_engine {
+    bool started;
+    struct drill_process *launcher; /* borrowed from the process list; NULL when attached */
+    uint64_t incarnation;           /* 0: not known yet */
+    int32_t pids[DRILL_MAX_RANKS];  /* engine ranks, by their coordinators' status */
+    int pidfds[DRILL_MAX_RANKS];    /* owned; -1 */
+};
+
+struct drill_deployment {
+    const struct drill_plan *plan; /* borrowed */
+    bool attached, verify_full;
+    uint32_t ranks;
+    char dir[DRILL_PATH_BYTES]; /* its part of the work directory */
+    char run_dir[DRILL_PATH_BYTES], log_dir[DRILL_PATH_BYTES], config[DRILL_PATH_BYTES], command[DRILL_PATH_BYTES];
+    const char *engine_words[DRILL_COMMAND_WORDS + 1]; /* owned */
+    struct drill_processes processes;
+    struct drill_engine engines[DRILL_MAX_ENGINES];
+    struct drill_status status[DRILL_MAX_RANKS]; /* as fetched last */
+};
+
+/* Starts keeper and coordinators in `dir` (made; its path is kept short: sockets live in it) and waits until every rank
+ * answers. `word` tells two deployments of one drill apart. On failure everything it started has ended again. */
+gms_status drill_deployment_start(const struct drill_plan *plan, const char *dir, const char *word,
+                                  struct drill_deployment *ret_deployment, struct gms_error *ret_error);
+/* Looks at the running deployment of plan->attach. */
+gms_status drill_deployment_attach(const struct drill_plan *plan, struct drill_deployment *ret_deployment,
+                                   struct gms_error *ret_error);
+/* Ends what was started: engines, coordinators, keeper. Half-started and attached ones allowed. Returns how many
+ * processes had to be killed in the end. */
+size_t drill_deployment_stop(struct drill_deployment *deployment);
+
+/* Launches engine `engine`; does not wait. */
+gms_status drill_deployment_launch(struct drill_deployment *deployment, uint32_t engine, struct gms_error *ret_error);
+
+/*
+ * Waits until `engine` has `role` ("serving", "parked") on every rank, or, with `role` NULL, until no rank has
+ * `incarnation` any more and nobody serves. Leaves the ranks' status in deployment->status, and of an engine that is
+ * waited for its incarnation and its ranks' pidfds. Errors: TIMEOUT (what every rank said last), DISCONNECTED (a
+ * process of the drill ended; its last words), REFUSED (status names a process that is not the drill's).
+ */
+gms_status drill_deployment_wait(struct drill_deployment *deployment, uint32_t engine, const char *role,
+                                 uint64_t incarnation, uint32_t timeout_s, struct gms_error *ret_error);
+/* OK while keeper, coordinators and the launchers of all engines but those in `excused` (bit per engine) run. */
+gms_status drill_deployment_check(struct drill_deployment *deployment, uint32_t excused, struct gms_error *ret_error);
+
+#endif
