@@ -305,6 +305,30 @@ static void of_twenty_starters_one_wins(void **state)
     }
 }
 
+/* Whoever holds the lock is in the middle of probing and binding: nobody else touches the name meanwhile. */
+static void a_starter_waits_for_the_lock_and_gives_up(void **state)
+{
+    struct owner owner = start_owner();
+    struct stat before;
+    struct stat after;
+    char lock_path[160];
+    int lock = -1;
+    int fd = -1;
+
+    (void)state;
+    kill_owner(&owner);
+    snprintf(lock_path, sizeof(lock_path), "%s.lock", path);
+    assert_ok(gms_file_lock(lock_path, 0, &lock, &error));
+    assert_int_equal(lstat(path, &before), 0);
+    assert_status(gms_channel_listen(path, &fd, &error), GMS_E_BUSY);
+    assert_text_has(lock_path);
+    assert_int_equal(lstat(path, &after), 0);
+    assert_int_equal(before.st_ino, after.st_ino);
+    gms_fd_close(&lock);
+    assert_ok(gms_channel_listen(path, &fd, &error));
+    gms_fd_close(&fd);
+}
+
 static void two_directories_do_not_meet(void **state)
 {
     char first[160];
@@ -456,6 +480,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_not_our_socket_is_never_removed, setup, unit_remove_dir),
         cmocka_unit_test_setup_teardown(a_server_of_another_kind_is_left_alone, setup, unit_remove_dir),
         cmocka_unit_test_setup_teardown(of_twenty_starters_one_wins, setup, unit_remove_dir),
+        cmocka_unit_test_setup_teardown(a_starter_waits_for_the_lock_and_gives_up, setup, unit_remove_dir),
         cmocka_unit_test_setup_teardown(two_directories_do_not_meet, setup, unit_remove_dir),
         cmocka_unit_test_setup_teardown(connect_says_what_is_missing, setup, unit_remove_dir),
         cmocka_unit_test_setup_teardown(path_lengths, setup, unit_remove_dir),
