@@ -82,6 +82,15 @@ static uint64_t record_checksum(uint64_t number, uint32_t kind, const void *payl
     return XXH3_64bits(whole, RECORD_HEADER_BYTES + bytes);
 }
 
+/* XXH3-64 over boot id and world: a flipped bit must not turn state into that of another boot. */
+static uint64_t meta_checksum(const char *boot_id, uint64_t world)
+{
+    uint8_t whole[GMS_BOOT_ID_BYTES + 8];
+    memcpy(whole, boot_id, GMS_BOOT_ID_BYTES);
+    put_le(whole + GMS_BOOT_ID_BYTES, world, 8);
+    return XXH3_64bits(whole, sizeof(whole));
+}
+
 gms_status gms_store_boot_id(char ret_boot_id[GMS_BOOT_ID_BYTES], struct gms_error *ret_error)
 {
     static const char path[] = "/proc/sys/kernel/random/boot_id";
@@ -144,12 +153,14 @@ static gms_status make_schema(gms_store *store, const struct gms_store_options *
     char sql[1024];
     snprintf(sql, sizeof(sql),
              "BEGIN IMMEDIATE;"
-             "CREATE TABLE meta(boot_id TEXT NOT NULL, world INTEGER NOT NULL, keeper INTEGER NOT NULL);"
+             "CREATE TABLE meta(boot_id TEXT NOT NULL, world INTEGER NOT NULL, keeper INTEGER NOT NULL,"
+             " checksum INTEGER NOT NULL);"
              "CREATE TABLE records(number INTEGER PRIMARY KEY, kind INTEGER NOT NULL, payload BLOB NOT NULL,"
              " checksum INTEGER NOT NULL);"
-             "INSERT INTO meta VALUES('%s', %" PRId64 ", %" PRId64 ");"
+             "INSERT INTO meta VALUES('%s', %" PRId64 ", %" PRId64 ", %" PRId64 ");"
              "PRAGMA application_id=%d; PRAGMA user_version=%d; COMMIT;",
-             boot_id, (int64_t)options->world, (int64_t)options->keeper, APPLICATION_ID, FORMAT);
+             boot_id, (int64_t)options->world, (int64_t)options->keeper,
+             (int64_t)meta_checksum(boot_id, options->world), APPLICATION_ID, FORMAT);
     return run(store, sql, "make the tables", ret_error);
 }
 
@@ -187,14 +198,18 @@ static gms_status read_owner(gms_store *store, struct owner *ret_owner, struct g
         return gms_fail(ret_error, GMS_E_VERSION,
                         "store %s: format %lld, this program reads %d; start with --fresh to set it aside", store->path,
                         (long long)format, FORMAT);
-    rc = sqlite3_prepare_v2(store->db, "SELECT boot_id, world, count(*) OVER () FROM meta", -1, &statement, NULL);
+    rc = sqlite3_prepare_v2(store->db, "SELECT boot_id, world, checksum, count(*) OVER () FROM meta", -1, &statement,
+                            NULL);
     if (rc == SQLITE_OK)
         rc = sqlite3_step(statement);
     const unsigned char *boot_id = rc == SQLITE_ROW ? sqlite3_column_text(statement, 0) : NULL;
-    if (boot_id && strlen((const char *)boot_id) == GMS_BOOT_ID_BYTES - 1 && sqlite3_column_int64(statement, 2) == 1) {
-        owner.present = true;
+    if (boot_id && strlen((const char *)boot_id) == GMS_BOOT_ID_BYTES - 1) {
         memcpy(owner.boot_id, boot_id, GMS_BOOT_ID_BYTES);
         owner.world = (uint64_t)sqlite3_column_int64(statement, 1);
+        owner.present = sqlite3_column_int64(statement, 3) == 1 &&
+                        (uint64_t)sqlite3_column_int64(statement, 2) == meta_checksum(owner.boot_id, owner.world);
+    }
+    if (owner.present) {
         *ret_owner = owner;
     } else if (rc == SQLITE_ROW || rc == SQLITE_DONE || (rc & 0xff) == SQLITE_ERROR) {
         status = gms_fail(ret_error, GMS_E_CORRUPT,
@@ -330,7 +345,7 @@ static gms_status prepare(gms_store *store, const struct gms_store_options *opti
 {
     struct owner owner = {0};
     const char *aside = NULL;
-    char sql[128];
+    char sql[160];
     gms_status status = open_database(store, ret_error);
 
     if (status == GMS_OK)
@@ -348,8 +363,8 @@ static gms_status prepare(gms_store *store, const struct gms_store_options *opti
     if (status == GMS_OK && !owner.present)
         status = make_schema(store, options, boot_id, ret_error);
     if (status == GMS_OK && owner.present && owner.world != options->world) {
-        snprintf(sql, sizeof(sql), "UPDATE meta SET world=%" PRId64 ", keeper=%" PRId64, (int64_t)options->world,
-                 (int64_t)options->keeper);
+        snprintf(sql, sizeof(sql), "UPDATE meta SET world=%" PRId64 ", keeper=%" PRId64 ", checksum=%" PRId64,
+                 (int64_t)options->world, (int64_t)options->keeper, (int64_t)meta_checksum(boot_id, options->world));
         status = run(store, sql, "take over", ret_error);
     }
     if (status == GMS_OK) {
