@@ -57,7 +57,7 @@ gms_status gms_fd_fail(const char *what, struct gms_error *ret_error)
 {
     const int error = errno;
 
-    if (error == EMFILE || error == EINVAL) {
+    if (error == EMFILE) {
         uint64_t used = 0;
         uint64_t limit = 0;
         gms_fd_usage(&used, &limit);
@@ -80,7 +80,9 @@ gms_status gms_fd_raise(int *fd, int minimum, struct gms_error *ret_error)
     const int raised = fcntl(*fd, F_DUPFD_CLOEXEC, minimum);
     if (raised < 0) {
         char what[64];
+
         snprintf(what, sizeof(what), "descriptor %d to %d or above", *fd, minimum);
+        errno = errno == EINVAL ? EMFILE : errno; /* `minimum` is beyond the limit */
         return gms_fd_fail(what, ret_error);
     }
     gms_fd_close(fd);

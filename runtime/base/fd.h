@@ -17,7 +17,7 @@ void gms_fd_close(int *fd);
 gms_status gms_fd_raise(int *fd, int minimum, struct gms_error *ret_error);
 /* Descriptors this process has open and its soft limit; needs no descriptor itself on Linux 6.2 and later. */
 void gms_fd_usage(uint64_t *ret_used, uint64_t *ret_limit);
-/* Words errno for a call that makes descriptors: DESCRIPTORS (EMFILE, ENFILE, EINVAL of F_DUPFD) with used and limit,
+/* Words errno for a call that makes descriptors: DESCRIPTORS (EMFILE, ENFILE) with used and limit,
  * else SYSTEM. `what` says what was wanted. */
 gms_status gms_fd_fail(const char *what, struct gms_error *ret_error);
 /* Soft limit of descriptors up to the hard one (V36). */

@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -17,6 +16,7 @@
 
 #include "base/fd.h"
 #include "base/units.h"
+#include "vmm/available.h"
 
 enum { NAME_BYTES = 250, SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 
@@ -138,35 +138,13 @@ static gms_status host_set_access(void *address, uint64_t bytes, enum gms_vmm_ac
 
 /* ------------------------------------------------------------------------------------------------ handles ----- */
 
-/* What could be taken now without the kernel having to kill somebody; UINT64_MAX when unknown. */
-static uint64_t available_bytes(void)
-{
-    char text[2048];
-    uint64_t available = UINT64_MAX;
-    int fd = open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
-
-    if (fd < 0) {
-        return available;
-    }
-    const ssize_t bytes = read(fd, text, sizeof(text) - 1);
-    gms_fd_close(&fd);
-    if (bytes > 0) {
-        text[bytes] = '\0';
-        const char *line = strstr(text, "\nMemAvailable:");
-        if (line) {
-            available = strtoull(line + strlen("\nMemAvailable:"), NULL, 10) * 1024;
-        }
-    }
-    return available;
-}
-
 static gms_status no_memory(const char *label, uint64_t bytes, uint64_t available, struct gms_error *ret_error)
 {
     char asked[32];
     char left[32];
 
-    return gms_fail(ret_error, GMS_E_NO_MEMORY, "memory \"%s\": %s asked (%llu bytes), %s available on this host",
-                    label, gms_format_size(bytes, asked, sizeof(asked)), (unsigned long long)bytes,
+    return gms_fail(ret_error, GMS_E_NO_MEMORY, "memory \"%s\": %s asked (%llu bytes), %s available here", label,
+                    gms_format_size(bytes, asked, sizeof(asked)), (unsigned long long)bytes,
                     available == UINT64_MAX ? "unknown" : gms_format_size(available, left, sizeof(left)));
 }
 
@@ -190,7 +168,7 @@ static gms_status host_create(const char *label, uint64_t bytes, struct gms_vmm_
                         "memory \"%s\": %llu bytes asked, but the file size limit is %llu; raise it (ulimit -f)", label,
                         (unsigned long long)bytes, (unsigned long long)file_size.rlim_cur);
     }
-    const uint64_t available = available_bytes();
+    const uint64_t available = gms_vmm_available_bytes("/proc", "/sys/fs/cgroup");
     if (bytes > available) {
         return no_memory(label, bytes, available, ret_error);
     }

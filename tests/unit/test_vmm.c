@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include "vmm/available.h"
 #include "vmm/vmm.h"
 
 static const struct gms_vmm *vmm;
@@ -463,13 +464,69 @@ static void out_of_descriptors_is_not_out_of_memory(void **state)
     assert_int_equal(unit_wait(child), 0);
 }
 
+static void put_file(const char *directory, const char *name, const char *text)
+{
+    char path[256];
+
+    snprintf(path, sizeof(path), "%s/%s", directory, name);
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        (void)mkdir(path, 0700);
+        *slash = '/';
+    }
+    int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    gms_fd_close(&fd);
+}
+
+/* What is available is the least along the way up, with page cache counted as free; both cgroup versions. */
+static void available_memory_knows_cgroups(void **state)
+{
+    const char *root = *state;
+    const uint64_t mib = 1024 * 1024;
+
+    assert_int_equal(gms_vmm_available_bytes(root, root), UINT64_MAX);
+    put_file(root, "meminfo", "MemTotal: 9999999 kB\nMemAvailable:    4096 kB\nSwapFree: 1 kB\n");
+    assert_int_equal(gms_vmm_available_bytes(root, root), 4 * mib);
+    /* v2: no limit here, one above. */
+    put_file(root, "self/cgroup", "0::/slice/job/step\n");
+    put_file(root, "slice/job/step/memory.max", "max\n");
+    put_file(root, "slice/job/step/memory.current", "1048576\n");
+    assert_int_equal(gms_vmm_available_bytes(root, root), 4 * mib);
+    put_file(root, "slice/job/memory.max", "3145728\n");
+    put_file(root, "slice/job/memory.current", "2097152\n");
+    assert_int_equal(gms_vmm_available_bytes(root, root), 1 * mib);
+    put_file(root, "slice/job/memory.stat", "anon 5\nfile 1048576\nactive_file 524288\ninactive_file 524288\n");
+    assert_int_equal(gms_vmm_available_bytes(root, root), 2 * mib);
+    put_file(root, "slice/memory.max", "1024\n");
+    put_file(root, "slice/memory.current", "4096\n");
+    assert_int_equal(gms_vmm_available_bytes(root, root), 0);
+    /* v1, named among other controllers; its root group has the limit. */
+    put_file(root, "self/cgroup", "9:name=systemd:/x\n4:cpu,memory:/uid/job\n3:memoryless:/x\n1:cpu:/\n0::/\n");
+    assert_int_equal(gms_vmm_available_bytes(root, root), 4 * mib);
+    put_file(root, "memory/memory.limit_in_bytes", "3145728\n");
+    put_file(root, "memory/memory.usage_in_bytes", "1048576\n");
+    assert_int_equal(gms_vmm_available_bytes(root, root), 2 * mib);
+    put_file(root, "memory/uid/job/memory.limit_in_bytes", "2097152\n");
+    put_file(root, "memory/uid/job/memory.usage_in_bytes", "1572864\n");
+    put_file(root, "memory/uid/job/memory.stat", "inactive_file 9\ntotal_inactive_file 524288\n");
+    assert_int_equal(gms_vmm_available_bytes(root, root), 1 * mib);
+    put_file(root, "memory/uid/job/memory.limit_in_bytes", "9223372036854771712\n");
+    assert_int_equal(gms_vmm_available_bytes(root, root), 2 * mib);
+    /* Nonsense is unknown, not none. */
+    put_file(root, "self/cgroup", ":::\nxx\n0:\n4:memory\n");
+    assert_int_equal(gms_vmm_available_bytes(root, root), 4 * mib);
+}
+
 struct race {
     volatile unsigned char *address;
     _Atomic bool stop;
     unsigned long seen[3];
 };
 
-static void *read_all_the_time(void *argument)
+/* A thread sanitizer takes mmap for a write to the memory; here the race is the point. */
+__attribute__((no_sanitize("thread"))) static void *read_all_the_time(void *argument)
 {
     struct race *race = argument;
 
@@ -521,9 +578,12 @@ int main(void)
         cmocka_unit_test(replacing_a_mapping_has_no_gap),
     };
     const struct CMUnitTest host_tests[] = {
-        cmocka_unit_test(a_file_size_limit_is_an_error_at_create), cmocka_unit_test(pages_are_reserved_at_create),
-        cmocka_unit_test(size_is_sealed_and_the_label_shows),      cmocka_unit_test(import_takes_only_what_it_expects),
+        cmocka_unit_test(a_file_size_limit_is_an_error_at_create),
+        cmocka_unit_test(pages_are_reserved_at_create),
+        cmocka_unit_test(size_is_sealed_and_the_label_shows),
+        cmocka_unit_test(import_takes_only_what_it_expects),
         cmocka_unit_test(out_of_descriptors_is_not_out_of_memory),
+        cmocka_unit_test_setup_teardown(available_memory_knows_cgroups, unit_make_dir, unit_remove_dir),
     };
 
     return cmocka_run_group_tests_name("host: shared suite", tests, choose_host, NULL) +
