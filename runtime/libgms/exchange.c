@@ -216,8 +216,10 @@ gms_status gms_session_ask(struct gms_session *session, struct gms_message *mess
             return status;
         if (filed)
             continue;
-        /* Request 0 answers what could not even be read; the connection ends after it. */
-        const bool refused = reply.type == GMS_MESSAGE_REPLY && reply.request_id == 0 && reply.reply.status != GMS_OK;
+        /* Request 0 without a kind answers what could not even be read; the connection ends after it. With a kind it is
+         * the outcome of a call that was given up here. */
+        const bool refused = reply.type == GMS_MESSAGE_REPLY && reply.request_id == 0 &&
+                             reply.reply.kind == GMS_OPERATION_NONE && reply.reply.status != GMS_OK;
         if (reply.type == GMS_MESSAGE_REPLY && (reply.request_id == message->request_id || refused)) {
             status = take_reply(session, &reply, ret_error);
             *ret_reply = reply;

@@ -54,16 +54,19 @@ gms_status gms_park(gms_session *session, struct gms_error *ret_error)
         status = gms_blocks_create(session, ret_error);
     if (status != GMS_OK)
         return status;
-    struct gms_message parked = {.type = GMS_MESSAGE_PARKED, .plain = {.incarnation = session->incarnation}};
-    status = gms_session_send(session, &parked, gms_session_deadline(session), ret_error);
-    session->parked_request = parked.request_id;
-    session->parked = status == GMS_OK;
-    return status;
+    struct gms_message parked = {.type = GMS_MESSAGE_PARKED, .plain = {.incarnation = session->incarnation}}, reply;
+    status = gms_session_ask(session, &parked, gms_session_deadline(session), &reply, ret_error);
+    if (status != GMS_OK)
+        return status;
+    gms_message_close_fds(&reply);
+    session->parked = true;
+    return GMS_OK;
 }
 
 /* ----------------------------------------------------------------------------------------------- promotion --- */
 
-/* Reads one message. PARKED and READY are answered only when they are refused: that becomes the status. */
+/* Reads one message. What goes well is answered by a message of its own kind (PROMOTE, SERVING); a REPLY to
+ * `request_id` is a refusal and becomes the status. */
 static gms_status hear(struct gms_session *session, uint32_t request_id, uint64_t deadline_ns,
                        struct gms_error *ret_error)
 {
@@ -72,7 +75,7 @@ static gms_status hear(struct gms_session *session, uint32_t request_id, uint64_
     gms_status status = gms_session_receive(session, deadline_ns, &message, &filed, ret_error);
     if (status != GMS_OK || filed)
         return status;
-    if (message.type == GMS_MESSAGE_REPLY && (message.request_id == request_id || message.request_id == 0))
+    if (message.type == GMS_MESSAGE_REPLY && message.request_id == request_id && request_id != 0)
         status = gms_reply_error(&message, ret_error);
     gms_message_close_fds(&message);
     return status;
@@ -90,7 +93,7 @@ gms_status gms_wait_promotion(gms_session *session, int32_t timeout_ms, struct g
     /* With timeout 0 this is also how an engine with a loop of its own lets messages in, so what waits is read even
      * when the promotion is here already. */
     while (status == GMS_OK)
-        status = hear(session, session->parked_request, session->promotion.arrived ? 0 : deadline_ns, ret_error);
+        status = hear(session, 0, session->promotion.arrived ? 0 : deadline_ns, ret_error);
     if (status == GMS_E_TIMEOUT && session->promotion.arrived)
         status = GMS_OK;
     else if (status == GMS_E_TIMEOUT)

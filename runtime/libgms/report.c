@@ -32,6 +32,15 @@ void gms_busy(gms_session *session, uint32_t duration_ms)
         gms_directory_set_busy_until(directory, gms_clock_ns() + duration_ms * GMS_NS_PER_MS);
 }
 
+static gms_status ask_and_drop(struct gms_session *session, struct gms_message *message, struct gms_error *ret_error)
+{
+    struct gms_message reply;
+    gms_status status = gms_session_ask(session, message, gms_session_deadline(session), &reply, ret_error);
+    if (status == GMS_OK)
+        gms_message_close_fds(&reply);
+    return status;
+}
+
 gms_status gms_report_sticky_error(gms_session *session, int32_t code, const char *text, struct gms_error *ret_error)
 {
     gms_status status = gms_session_ready(session, true, ret_error);
@@ -41,7 +50,7 @@ gms_status gms_report_sticky_error(gms_session *session, int32_t code, const cha
                                  .sticky = {.incarnation = session->incarnation, .code = code}};
     sticky.sticky.text = (struct gms_bytes){text != NULL ? text : "",
                                             text != NULL ? (uint32_t)strnlen(text, GMS_ERROR_TEXT_BYTES - 1) : 0};
-    return gms_session_send(session, &sticky, gms_session_deadline(session), ret_error);
+    return ask_and_drop(session, &sticky, ret_error);
 }
 
 /* ------------------------------------------------------------------------------------------------ transfer --- */
@@ -62,16 +71,6 @@ static gms_status transfer_ready(struct gms_session *session, uint64_t transfer_
     return status;
 }
 
-/* A transfer that this rank could not name or end would hang the others, so both are answered. */
-static gms_status ask_transfer(struct gms_session *session, struct gms_message *message, struct gms_error *ret_error)
-{
-    struct gms_message reply;
-    gms_status status = gms_session_ask(session, message, gms_session_deadline(session), &reply, ret_error);
-    if (status == GMS_OK)
-        gms_message_close_fds(&reply);
-    return status;
-}
-
 gms_status gms_transfer_dispatch(gms_session *session, uint64_t transfer_id, uint32_t part_count,
                                  struct gms_error *ret_error)
 {
@@ -80,13 +79,15 @@ gms_status gms_transfer_dispatch(gms_session *session, uint64_t transfer_id, uin
         status = gms_fail(ret_error, GMS_E_INVALID, "transfer %" PRIu64 " has no parts", transfer_id);
     if (status != GMS_OK)
         return status;
-    struct gms_transfer_news *old = find_news(session, transfer_id);
-    if (old != NULL)
-        old->id = 0; /* the number is used again: what is known belongs to its predecessor */
     struct gms_message dispatch = {
         .type = GMS_MESSAGE_TRANSFER_DISPATCH,
         .transfer = {.incarnation = session->incarnation, .id = transfer_id, .part_count = part_count}};
-    return ask_transfer(session, &dispatch, ret_error);
+    status = ask_and_drop(session, &dispatch, ret_error);
+    /* A number may be used again: whatever was told before this answer is about its predecessor. */
+    struct gms_transfer_news *old = find_news(session, transfer_id);
+    if (status == GMS_OK && old != NULL)
+        old->id = 0;
+    return status;
 }
 
 gms_status gms_transfer_end_part(gms_session *session, uint64_t transfer_id, uint32_t part, int failed,
@@ -98,7 +99,7 @@ gms_status gms_transfer_end_part(gms_session *session, uint64_t transfer_id, uin
     struct gms_message end = {
         .type = GMS_MESSAGE_TRANSFER_END,
         .transfer = {.incarnation = session->incarnation, .id = transfer_id, .part = part, .failed = failed != 0}};
-    return ask_transfer(session, &end, ret_error);
+    return ask_and_drop(session, &end, ret_error);
 }
 
 gms_status gms_transfer_wait(gms_session *session, uint64_t transfer_id, int32_t timeout_ms,

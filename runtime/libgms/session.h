@@ -128,7 +128,6 @@ struct gms_session {
     uint64_t identity_digest;
     uint32_t next_sequence;
     bool parked, adopted;
-    uint32_t parked_request;
     struct gms_promotion_state promotion;
     bool promotion_taken; /* told to the engine */
     uint64_t serving_epoch;

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A coordinator of one rank for tests of libgms: a thread on the real socket, with real pools and directories, that
+ * decides alone and does as the test says. It takes the coordinator's part in a takeover too.
+ */
+#ifndef GMS_TESTS_FAKE_COORDINATOR_H
+#define GMS_TESTS_FAKE_COORDINATOR_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "core/ballot.h"
+#include "directory/directory.h"
+#include "vmm/vmm.h"
+#include "wire/channel.h"
+
+enum { FAKE_CLIENTS = 4, FAKE_MANIFEST_BYTES = 4096 };
+
+struct fake_pool {
+    char name[GMS_NAME_BYTES];
+    uint32_t kind, slot_count;
+    uint64_t block_bytes, creator;
+    bool published;
+    struct gms_vmm_handle memory;
+    uint8_t manifest[FAKE_MANIFEST_BYTES];
+    uint32_t manifest_bytes;
+};
+
+struct fake_client {
+    int fd; /* -1: free */
+    uint32_t engine_id;
+    uint64_t incarnation, local_digest;
+    uint32_t next_sequence;
+    bool parked, left, ready;
+    struct gms_directory directories[GMS_MAX_POOLS]; /* base NULL: none */
+    uint64_t waits_for;                              /* transfer */
+    uint32_t wait_request;
+};
+
+struct fake_seen {
+    uint32_t kind, sequence;
+    uint64_t launch, local_digest, fields[GMS_WIRE_FIELDS];
+};
+
+struct fake_coordinator {
+    /* Set before fake_start. */
+    char run_dir[128];
+    uint32_t world_size, operation_timeout_ms;
+    bool verify_full;
+
+    pthread_mutex_t lock; /* over everything below */
+    pthread_t thread;
+    int listener, wake[2];
+    struct fake_pool pools[GMS_MAX_POOLS];
+    struct fake_client clients[FAKE_CLIENTS];
+    uint64_t incarnations, epoch;
+    struct fake_seen seen; /* the last proposal */
+    uint32_t proposals, sticky_code, transfer_messages;
+    bool order_broken; /* a sequence number that was not the next */
+    char endpoint[256];
+
+    /* What it does out of the ordinary. */
+    gms_status refuse; /* the next `refuse_times` proposals get this */
+    uint32_t refuse_times;
+    bool silent;       /* proposals are not answered */
+    bool chatter;      /* says much by itself before each answer */
+    bool condemn_next; /* CONDEMNED instead of the next answer */
+    bool hang_up_next; /* closes instead of the next answer */
+    bool deaf_to_ready;
+};
+
+void fake_start(struct fake_coordinator *fake);
+void fake_stop(struct fake_coordinator *fake);
+
+/* The living client of an incarnation, NULL: none. Use under the lock or while its engine makes no call. */
+struct fake_client *fake_find(struct fake_coordinator *fake, uint64_t incarnation);
+/* What follows when `source` (0: nobody) is dead: classifies into `successor` and promotes it under the next epoch. */
+void fake_promote(struct fake_coordinator *fake, uint64_t source, uint64_t successor, bool source_clean,
+                  struct gms_classification *ret_counts);
+void fake_send(struct fake_coordinator *fake, uint64_t incarnation, const struct gms_message *message);
+/* Ends a transfer: answers who waits for it, or tells the client unasked. */
+void fake_end_transfer(struct fake_coordinator *fake, uint64_t incarnation, uint64_t id, uint32_t finished,
+                       uint32_t failed, int32_t first_failed);
+/* Waits until the client of the incarnation has gone. */
+void fake_await_gone(struct fake_coordinator *fake, uint64_t incarnation);
+
+#endif

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * When the other side does not behave: condemnation, silence, a lost coordinator; and transfers.
+ */
+#include "libgms_support.h"
+
+static void condemn(struct libgms_fixture *f, uint64_t incarnation)
+{
+    static const char text[] = "rank 1 is gone";
+    const struct gms_message message = {
+        .type = GMS_MESSAGE_CONDEMNED,
+        .condemned = {.incarnation = incarnation, .epoch = 9, .text = {text, sizeof text - 1}}};
+    fake_send(&f->fake, incarnation, &message);
+}
+
+/* An engine with a loop of its own learns it by the event descriptor, and then nothing works any more. */
+static void test_condemned_engine_is_stopped(void **state)
+{
+    struct libgms_fixture *f = *state;
+    struct gms_error error;
+    struct engine engine = serving_engine(f, 0);
+    const uint64_t generation = seal_slot(&engine, 0);
+    condemn(f, engine.member.incarnation);
+    struct pollfd entry = {.fd = gms_event_fd(engine.session), .events = POLLIN};
+    assert_int_equal(poll(&entry, 1, UNIT_PATIENCE_MS), 1);
+    assert_status(gms_wait_promotion(engine.session, 0, &engine.promotion, &error), GMS_E_CONDEMNED);
+    assert_text_has("rank 1 is gone");
+    uint64_t other = 0;
+    struct gms_block found, block = block_of_slot(engine.kv, 0, generation);
+    assert_int_equal(gms_slot_acquire(engine.kv, 1, &other), GMS_E_CONDEMNED);
+    assert_int_equal(gms_block_seal(engine.session, &block, 0), GMS_E_CONDEMNED);
+    assert_int_equal(gms_lookup(engine.session, block.hash, &found), GMS_E_CONDEMNED);
+    assert_int_equal(gms_slot_release(engine.kv, 0, generation, 0), GMS_OK);
+    assert_status(gms_adopt(engine.session, &engine.adoption, &error), GMS_E_CONDEMNED);
+    assert_status(gms_wake(engine.session, &error), GMS_E_CONDEMNED);
+    assert_status(gms_serve(engine.session, NULL, &error), GMS_E_CONDEMNED);
+    assert_status(gms_park(engine.session, &error), GMS_E_CONDEMNED);
+    assert_status(gms_pool_release(engine.state, &error), GMS_E_CONDEMNED);
+    assert_status(gms_transfer_dispatch(engine.session, 1, 1, &error), GMS_E_CONDEMNED);
+    assert_true(gms_status_is_fatal_to_engine(error.status));
+    gms_close(engine.session);
+}
+
+static void test_condemned_while_waiting(void **state)
+{
+    struct libgms_fixture *f = *state;
+    struct gms_error error;
+    struct gms_classification counts;
+    struct engine shadow = park_engine(f, 0);
+    fake_promote(&f->fake, 0, 1, false, &counts);
+    assert_ok(gms_wait_promotion(shadow.session, UNIT_PATIENCE_MS, &shadow.promotion, &error));
+    f->fake.condemn_next = true;
+    assert_status(gms_adopt(shadow.session, &shadow.adoption, &error), GMS_E_CONDEMNED);
+    uint64_t generation;
+    assert_int_equal(gms_slot_acquire(shadow.kv, 0, &generation), GMS_E_CONDEMNED);
+    gms_close(shadow.session);
+}
+
+static void test_anothers_condemnation_is_not_ours(void **state)
+{
+    struct libgms_fixture *f = *state;
+    struct gms_error error;
+    struct engine engine = serving_engine(f, 0);
+    const struct gms_message message = {.type = GMS_MESSAGE_CONDEMNED,
+                                        .condemned = {.incarnation = engine.member.incarnation + 1, .epoch = 9}};
+    fake_send(&f->fake, engine.member.incarnation, &message);
+    assert_ok(gms_wait_promotion(engine.session, 0, &engine.promotion, &error));
+    assert_ok(gms_wake(engine.session, &error));
+    gms_close(engine.session);
+}
+
+static void test_promotion_of_an_older_epoch_is_ignored(void **state)
+{
+    struct libgms_fixture *f = *state;
+    struct gms_error error;
+    struct gms_classification counts;
+    struct engine shadow = park_engine(f, 0);
+    f->fake.epoch = 10;
+    fake_promote(&f->fake, 0, 1, false, &counts);
+    const struct gms_message late = {.type = GMS_MESSAGE_PROMOTE,
+                                     .promote = {.incarnation = 1, .epoch = 7, .source = 55}};
+    fake_send(&f->fake, 1, &late);
+    assert_ok(gms_wait_promotion(shadow.session, UNIT_PATIENCE_MS, &shadow.promotion, &error));
+    assert_int_equal(shadow.promotion.epoch, 11);
+    assert_int_equal(shadow.promotion.source_incarnation, 0);
+    gms_close(shadow.session);
+}
+
+static void test_lost_coordinator_stops_control_not_tokens(void **state)
+{
+    struct libgms_fixture *f = *state;
+    struct gms_error error;
+    struct engine engine = serving_engine(f, 0);
+    f->fake.hang_up_next = true;
+    assert_status(gms_pool_release(engine.state, &error), GMS_E_DISCONNECTED);
+    assert_status(gms_pool_release(engine.state, &error), GMS_E_DISCONNECTED);
+    assert_text_has("tokens may go on");
+    assert_status(gms_wait_promotion(engine.session, -1, &engine.promotion, &error), GMS_E_DISCONNECTED);
+    const uint64_t generation = seal_slot(&engine, 7);
+    assert_int_equal(gms_slot_release(engine.kv, 7, generation, 0), GMS_OK);
+    gms_progress(engine.session);
+    gms_close(engine.session);
+}
+
+/* Its answer is lost: the same call asks again under the same number and learns the outcome. */
+static void test_silence_is_bounded_and_can_be_repeated(void **state)
+{
+    struct libgms_fixture *f = *state;
+    struct gms_error error;
+    struct gms_pool *pool = NULL;
+    f->fake.operation_timeout_ms = 50;
+    struct engine engine = join_engine(f, 0);
+    f->fake.silent = true;
+    const uint64_t start = gms_clock_ns();
+    assert_status(gms_pool_attach(engine.session, &kv_description, &pool, &error), GMS_E_TIMEOUT);
+    const uint64_t took = gms_clock_ns() - start;
+    assert_true(took >= GMS_NS_PER_S && took < 10 * GMS_NS_PER_S);
+    assert_int_equal(f->fake.seen.sequence, 1);
+    f->fake.silent = false;
+    assert_ok(gms_pool_attach(engine.session, &kv_description, &pool, &error));
+    assert_int_equal(f->fake.seen.sequence, 1);
+    assert_ok(gms_pool_attach(engine.session, &state_description, &pool, &error));
+    assert_int_equal(f->fake.seen.sequence, 2);
+    gms_close(engine.session);
+}
+
+static void test_serve_waits_for_all_ranks(void **state)
+{
+    struct libgms_fixture *f = *state;
+    struct gms_error error;
+    f->fake.operation_timeout_ms = 50;
+    struct engine engine = park_engine(f, 0);
+    adopt_engine(f, &engine, 0, false);
+    f->fake.deaf_to_ready = true;
+    assert_status(gms_serve(engine.session, "unix:/e", &error), GMS_E_TIMEOUT);
+    const struct gms_message serving = {.type = GMS_MESSAGE_SERVING, .promote = {.incarnation = 1, .epoch = 2}};
+    fake_send(&f->fake, 1, &serving);
+    assert_ok(gms_serve(engine.session, "unix:/e", &error));
+    char endpoint[300];
+    memset(endpoint, 'e', sizeof endpoint - 1);
+    endpoint[sizeof endpoint - 1] = '\0';
+    assert_status(gms_serve(engine.session, endpoint, &error), GMS_E_INVALID);
+    gms_close(engine.session);
+}
+
+/* ----------------------------------------------------------------------------------------------- transfers --- */
+
+static void test_transfer_ends_when_all_have_ended(void **state)
+{
+    struct libgms_fixture *f = *state;
+    struct gms_error error;
+    struct gms_transfer_result result;
+    struct engine engine = serving_engine(f, 0);
+    assert_status(gms_transfer_dispatch(engine.session, 0, 1, &error), GMS_E_INVALID);
+    assert_status(gms_transfer_dispatch(engine.session, 5, 0, &error), GMS_E_INVALID);
+    assert_int_equal(gms_transfer_dispatch(engine.session, 666, 1, &error), GMS_E_BUSY);
+    assert_ok(gms_transfer_dispatch(engine.session, 5, 2, &error));
+    assert_ok(gms_transfer_end_part(engine.session, 5, 0, 0, &error));
+    assert_status(gms_transfer_wait(engine.session, 5, 20, &result, &error), GMS_E_TIMEOUT);
+    assert_text_has("goes on");
+    assert_ok(gms_transfer_end_part(engine.session, 5, 1, 1, &error));
+    assert_int_equal(f->fake.transfer_messages, 4);
+    fake_end_transfer(&f->fake, 1, 5, 3, 1, 2);
+    assert_ok(gms_transfer_wait(engine.session, 5, UNIT_PATIENCE_MS, &result, &error));
+    assert_int_equal(result.finished_ranks, 3);
+    assert_int_equal(result.failed_ranks, 1);
+    assert_int_equal(result.first_failed_rank, 2);
+    assert_int_equal(result.failed_bitmap[0], 1 << 2);
+    gms_close(engine.session);
+}
+
+/* The end is told while something else is asked: kept until it is waited for, then used up. */
+static void test_transfer_result_is_kept(void **state)
+{
+    struct libgms_fixture *f = *state;
+    struct gms_error error;
+    struct gms_transfer_result result;
+    struct engine engine = serving_engine(f, 0);
+    assert_ok(gms_transfer_dispatch(engine.session, 1, 1, &error));
+    assert_ok(gms_transfer_dispatch(engine.session, 2, 1, &error));
+    fake_end_transfer(&f->fake, 1, 2, 1, 0, -1);
+    fake_end_transfer(&f->fake, 1, 1, 1, 0, -1);
+    assert_ok(gms_transfer_end_part(engine.session, 1, 0, 0, &error));
+    assert_ok(gms_transfer_wait(engine.session, 1, 0, &result, &error));
+    assert_int_equal(result.first_failed_rank, -1);
+    assert_ok(gms_transfer_wait(engine.session, 2, 0, &result, &error));
+    assert_status(gms_transfer_wait(engine.session, 2, 0, &result, &error), GMS_E_TIMEOUT);
+    fake_end_transfer(&f->fake, 1, 2, 1, 0, -1);
+    assert_ok(gms_transfer_dispatch(engine.session, 2, 1, &error)); /* the number again: not the old result */
+    assert_status(gms_transfer_wait(engine.session, 2, 0, &result, &error), GMS_E_TIMEOUT);
+    gms_close(engine.session);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define T(name) cmocka_unit_test_setup_teardown(name, libgms_setup, libgms_teardown)
+        T(test_condemned_engine_is_stopped),
+        T(test_condemned_while_waiting),
+        T(test_anothers_condemnation_is_not_ours),
+        T(test_promotion_of_an_older_epoch_is_ignored),
+        T(test_lost_coordinator_stops_control_not_tokens),
+        T(test_silence_is_bounded_and_can_be_repeated),
+        T(test_serve_waits_for_all_ranks),
+        T(test_transfer_ends_when_all_have_ended),
+        T(test_transfer_result_is_kept),
+#undef T
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
