@@ -349,6 +349,52 @@ static void two_directories_do_not_meet(void **state)
     gms_fd_close(&two);
 }
 
+/* A full queue that moves again: the client that asked meanwhile gets in. */
+static void connect_waits_for_room_in_the_queue(void **state)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int waiting[4096];
+    int count = 0;
+    int listener = -1;
+    int server = -1;
+    int full;
+
+    (void)state;
+    assert_ok(gms_channel_listen(path, &listener, &error));
+    memcpy(address.sun_path, path, sizeof(path));
+    do {
+        waiting[count] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        full = connect(waiting[count], (struct sockaddr *)&address, sizeof(address));
+        assert_true(++count < 4096);
+    } while (full == 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        int client = -1;
+
+        child_check(gms_channel_connect(path, UNIT_PATIENCE_MS, &client, &error) == GMS_OK);
+        _exit(0);
+    }
+    pid_t pid = 0;
+    int accepted = 0;
+    const uint64_t deadline_ns = gms_clock_ns() + UNIT_PATIENCE_MS * GMS_NS_PER_MS;
+    while (pid != child && gms_clock_ns() < deadline_ns) {
+        struct pollfd entry = {.fd = listener, .events = POLLIN};
+
+        (void)poll(&entry, 1, 1000);
+        if (gms_channel_accept(listener, &server, &pid, NULL, &error) == GMS_OK) {
+            accepted++;
+            gms_fd_close(&server);
+        }
+    }
+    assert_int_equal(pid, child);
+    assert_int_equal(accepted, count); /* the last of `waiting` got no place, the child did */
+    assert_int_equal(unit_wait(child), 0);
+    while (count > 0) {
+        close(waiting[--count]);
+    }
+    gms_fd_close(&listener);
+}
+
 static void connect_says_what_is_missing(void **state)
 {
     int fd = -1;
@@ -482,6 +528,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(of_twenty_starters_one_wins, setup, unit_remove_dir),
         cmocka_unit_test_setup_teardown(a_starter_waits_for_the_lock_and_gives_up, setup, unit_remove_dir),
         cmocka_unit_test_setup_teardown(two_directories_do_not_meet, setup, unit_remove_dir),
+        cmocka_unit_test_setup_teardown(connect_waits_for_room_in_the_queue, setup, unit_remove_dir),
         cmocka_unit_test_setup_teardown(connect_says_what_is_missing, setup, unit_remove_dir),
         cmocka_unit_test_setup_teardown(path_lengths, setup, unit_remove_dir),
         cmocka_unit_test_setup_teardown(another_user_is_refused, setup, unit_remove_dir),
