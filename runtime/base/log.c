@@ -233,7 +233,8 @@ void gms_log(enum gms_log_level level, const char *format, ...)
     char text[LINE_BYTES - IDENT_BYTES - 96];
     va_list arguments;
 
-    if ((unsigned)level >= sizeof(levels) / sizeof(levels[0]) || level > __atomic_load_n(&sink.level, __ATOMIC_RELAXED)) {
+    if ((unsigned)level >= sizeof(levels) / sizeof(levels[0]) ||
+        level > __atomic_load_n(&sink.level, __ATOMIC_RELAXED)) {
         return;
     }
     va_start(arguments, format);
