@@ -138,7 +138,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 /* What broke tells whom to ask: nobody there, or somebody who said no. */
 static int exit_code_of(gms_status status)
 {
-    return status == GMS_E_NOT_FOUND || status == GMS_E_TIMEOUT || status >= 200 ? EXIT_UNREACHABLE : EXIT_REFUSED;
+    return status == GMS_E_NOT_FOUND || status == GMS_E_TIMEOUT || status == GMS_E_DISCONNECTED ? EXIT_UNREACHABLE
+                                                                                                : EXIT_REFUSED;
 }
 
 static int complain(gms_status status, const struct gms_error *error)
@@ -385,6 +386,10 @@ static int takeover_command(const struct options *options, uint32_t engine)
     request.takeover.engine_id = engine;
     status = gms_control_ask(&control, &request, GMS_MESSAGE_REPLY, timeout_or(options, 5), &reply, &error);
     gms_control_close(&control);
+    if (status == GMS_E_NOT_FOUND) { /* the coordinator's answer: it was reached */
+        gms_log(GMS_LOG_ERROR, "%s", error.text);
+        return EXIT_REFUSED;
+    }
     if (status != GMS_OK) {
         return complain(status, &error);
     }

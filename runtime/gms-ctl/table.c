@@ -187,6 +187,12 @@ static void write_warnings(FILE *stream, const struct gms_rank_status *ranks, si
                 style->bad, style->off);
     }
     for (size_t i = 0; i < count; i++) {
+        if (json_is_false(json_object_get(ranks[i].document, "keeper"))) {
+            fprintf(stream, "%s!%s rank %u has no keeper: memory and leases would be lost with its coordinator\n",
+                    style->bad, style->off, ranks[i].rank);
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
         int64_t quarantined = slots_in_state(ranks[i].document, "quarantined");
 
         if (quarantined > 0) {
@@ -200,6 +206,15 @@ static void write_warnings(FILE *stream, const struct gms_rank_status *ranks, si
 
 static void write_engines(FILE *stream, const struct gms_rank_status *ranks, size_t count, const struct style *style)
 {
+    bool any = false;
+
+    for (size_t i = 0; i < count; i++) {
+        any = any || json_array_size(json_object_get(ranks[i].document, "engines")) > 0;
+    }
+    if (!any) {
+        fprintf(stream, "\nno engine has joined\n");
+        return;
+    }
     fprintf(stream, "\n%s%-6s %4s %11s  %-10s %8s  %-13s %10s  %s%s\n", style->bold, "engine", "rank", "incarnation",
             "role", "pid", "containment", "progress", "launch", style->off);
     for (size_t i = 0; i < count; i++) {
