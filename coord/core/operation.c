@@ -216,11 +216,20 @@ void gms_core_propose(struct gms_core *core, uint32_t engine, uint64_t session, 
 
 void gms_core_session_gone(struct gms_core *core, uint32_t engine, uint64_t session)
 {
-    for (unsigned i = 0; i < GMS_CORE_STORES; i++)
-        if (core->stores[i].ticket && core->stores[i].engine == engine && core->stores[i].session == session)
-            core->stores[i].session = 0;
+    struct gms_core_engine *slot = &core->engines[engine];
+    struct gms_core_pending *pending = &slot->pending;
 
-    struct gms_core_pending *pending = &core->engines[engine].pending;
+    for (unsigned i = 0; i < GMS_CORE_STORES; i++) {
+        struct gms_core_store *store = &core->stores[i];
+
+        if (!store->ticket || store->engine != engine || store->session != session)
+            continue;
+        store->session = 0;
+        /* The driver was not told the incarnation yet, so it cannot report the end of it. */
+        if (store->outcome.key.kind == GMS_OPERATION_JOIN && store->outcome.status == GMS_OK &&
+            store->outcome.incarnation == slot->incarnation)
+            slot->facts |= 1u << GMS_FACT_GONE;
+    }
     if (!pending->present || pending->session != session)
         return;
     pending->session = 0;

@@ -35,14 +35,22 @@ static struct gms_core_local_transfer *find_local(struct gms_core *core, uint64_
     return NULL;
 }
 
+/* Its place in the group's table, GMS_CORE_MAX_TRANSFERS: not there. */
+static unsigned find_open_index(const struct gms_core *core, uint64_t incarnation, uint64_t id)
+{
+    unsigned i = 0;
+
+    while (i < GMS_CORE_MAX_TRANSFERS &&
+           !(core->transfers[i].used && core->transfers[i].incarnation == incarnation && core->transfers[i].id == id))
+        i++;
+    return i;
+}
+
 static struct gms_core_transfer *find_open(struct gms_core *core, uint64_t incarnation, uint64_t id)
 {
-    for (unsigned i = 0; i < GMS_CORE_MAX_TRANSFERS; i++) {
-        struct gms_core_transfer *open = &core->transfers[i];
-        if (open->used && open->incarnation == incarnation && open->id == id)
-            return open;
-    }
-    return NULL;
+    unsigned i = find_open_index(core, incarnation, id);
+
+    return i < GMS_CORE_MAX_TRANSFERS ? &core->transfers[i] : NULL;
 }
 
 static struct gms_core_transfer *find_ended(struct gms_core *core, uint64_t incarnation, uint64_t id)
@@ -266,12 +274,12 @@ bool gms_core_transfer_news(const struct gms_core *core, struct gms_ballot *ball
 
         if (!local->used || !voted(local) || !slot_speaks(core, local->engine, local->incarnation))
             continue;
-        const struct gms_core_transfer *open =
-            find_open((struct gms_core *)(uintptr_t)core, local->incarnation, local->id);
-        if (open ? has(open->finished, core->options.rank) || has(open->failed, core->options.rank) : !room)
-            continue; /* carried, or held back until the group can track another */
-
+        const struct gms_core_transfer *open = &core->transfers[find_open_index(core, local->incarnation, local->id)];
         uint32_t rank = core->options.rank;
+        if (open == &core->transfers[GMS_CORE_MAX_TRANSFERS] ? !room
+                                                             : has(open->finished, rank) || has(open->failed, rank))
+            continue; /* held back until the group can track another; or carried */
+
         gms_ballot_init(&own);
         own.transfers[0].incarnation = local->incarnation;
         own.transfers[0].id = local->id;

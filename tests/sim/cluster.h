@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A group of cores in one thread: the drivers' part is played here, without MPI, sockets or disks.
+ *
+ * What a core sets going (a doorbell, a store, a prepare, a fence, ...) becomes an item: an event that some rank will
+ * get later. Whoever uses the cluster decides which item is delivered next: unit tests in order (cluster_settle), the
+ * simulator at random. A round, or a bulk, becomes items only when every rank has entered it.
+ *
+ * After every step the cluster checks what must always hold (cluster_check in cluster.c lists it); a violation is kept
+ * in `fault`, and nothing moves any more.
+ */
+#ifndef TESTS_SIM_CLUSTER_H
+#define TESTS_SIM_CLUSTER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/core.h"
+
+enum {
+    CLUSTER_RANKS = 16,
+    CLUSTER_ITEMS = 8192,
+    CLUSTER_TRACE = 8192,
+    CLUSTER_INCARNATIONS = 256,
+    CLUSTER_ROUNDS = 4, /* merged ballots kept: ranks are at most one round apart */
+    CLUSTER_DECIDED = 2048,
+};
+
+enum cluster_item_kind {
+    CLUSTER_RING,
+    CLUSTER_ROUND,
+    CLUSTER_STORE,
+    CLUSTER_PREPARE,
+    CLUSTER_BULK,
+    CLUSTER_RETIRED,
+    CLUSTER_CLASSIFIED,
+    CLUSTER_OTHER, /* injected by the user */
+    CLUSTER_ITEM_KINDS
+};
+
+struct cluster_item {
+    enum cluster_item_kind kind;
+    uint32_t rank;
+    struct gms_event event;
+};
+
+struct cluster_trace {
+    uint32_t rank;
+    uint64_t step;
+    struct gms_action action;
+};
+
+struct cluster;
+typedef void (*cluster_hook)(struct cluster *cluster, uint32_t rank, const struct gms_action *action);
+
+struct cluster {
+    uint32_t ranks;
+    struct gms_core_options options;
+    struct gms_core *cores[CLUSTER_RANKS];
+    struct gms_actions *actions;
+    uint64_t now_ns, steps;
+
+    struct cluster_item *items;
+    uint32_t item_count;
+    uint32_t held[CLUSTER_RANKS]; /* bit per kind: cluster_settle leaves these items where they are */
+
+    bool in_round[CLUSTER_RANKS], in_bulk[CLUSTER_RANKS]; /* entered, and not told the end yet */
+    uint32_t round_waits, bulk_waits;                     /* ranks that the next one still waits for */
+    bool may_restart;                                     /* a restart is expected, not a fault */
+    struct gms_ballot entered[CLUSTER_RANKS], merged[CLUSTER_ROUNDS];
+    uint64_t rounds;
+    struct gms_action bulk[CLUSTER_RANKS];
+
+    /* How the drivers answer: defaults are success. */
+    gms_status prepare_status[CLUSTER_RANKS];
+    uint64_t prepare_detail[CLUSTER_RANKS][2];
+    gms_status bulk_status;
+    bool store_fails[CLUSTER_RANKS];
+    uint32_t adopted, idle, quarantined; /* what the bulk finds */
+
+    cluster_hook hook; /* called for every action, after the cluster's own part; NULL allowed */
+    void *context;
+    bool keep_trace, print_trace;
+    struct cluster_trace *trace;
+    uint32_t trace_count;
+
+    /* What is known to be true, for the checks. */
+    struct {
+        bool used;
+        uint32_t engine;
+        bool promoted, condemned;
+        uint64_t retired_ranks, classified_ranks; /* bit per rank: the fact was delivered */
+        uint64_t source, epoch;
+    } incarnations[CLUSTER_INCARNATIONS];
+    struct {
+        uint64_t epoch, incarnation;
+    } served[CLUSTER_INCARNATIONS];
+    uint32_t served_count;
+    struct {
+        uint32_t engine;
+        struct gms_outcome outcome;
+        uint64_t told_ranks;
+    } * decided;
+    uint32_t decided_count;
+    uint64_t digests[CLUSTER_RANKS][CLUSTER_ROUNDS];
+    struct {
+        uint32_t rank;
+        enum gms_store_kind kind;
+        struct gms_operation_key key;
+        uint64_t incarnation, ticket;
+        bool stored;
+    } * stores;
+    uint32_t store_count, store_capacity;
+    bool shut_down[CLUSTER_RANKS];
+    char fault[512]; /* "": none */
+};
+
+/* world_size in `options` is the number of ranks; rank is ignored. NULL: no memory. */
+struct cluster *cluster_new(const struct gms_core_options *options);
+void cluster_free(struct cluster *cluster);
+
+/* Gives a rank an event now. */
+void cluster_step(struct cluster *cluster, uint32_t rank, const struct gms_event *event);
+/* Delivers item `index` and takes it out. */
+void cluster_deliver(struct cluster *cluster, uint32_t index);
+/* Adds an event to be delivered later. */
+void cluster_add(struct cluster *cluster, enum cluster_item_kind kind, uint32_t rank, const struct gms_event *event);
+/* Delivers, oldest first, until nothing but held items is left. */
+void cluster_settle(struct cluster *cluster);
+/* Advances time and ticks every rank whose deadline passed; then settles. */
+void cluster_advance(struct cluster *cluster, uint64_t ns);
+__attribute__((format(printf, 2, 3))) void cluster_fail(struct cluster *cluster, const char *format, ...);
+
+/* The usual events. */
+void cluster_propose(struct cluster *cluster, uint32_t rank, uint32_t engine, uint64_t session,
+                     const struct gms_proposal *proposal);
+void cluster_fact(struct cluster *cluster, uint32_t rank, uint32_t engine, uint64_t incarnation, enum gms_fact fact);
+void cluster_session_gone(struct cluster *cluster, uint32_t rank, uint32_t engine, uint64_t session);
+struct gms_proposal cluster_join(uint64_t launch);
+struct gms_proposal cluster_call(enum gms_operation kind, uint64_t incarnation, uint32_t sequence);
+struct gms_proposal cluster_allocate(uint64_t incarnation, uint32_t sequence, const char *pool, uint32_t pool_kind,
+                                     uint64_t slot_count, uint64_t block_bytes);
+struct gms_proposal cluster_on_pool(enum gms_operation kind, uint64_t incarnation, uint32_t sequence, const char *pool);
+struct gms_proposal cluster_adopt(uint64_t incarnation, uint32_t sequence, uint64_t epoch, uint64_t source);
+
+struct gms_core_view cluster_look(const struct cluster *cluster, uint32_t rank);
+/* The last action of this type that `rank` was given (UINT32_MAX: any rank), NULL: none. */
+const struct gms_action *cluster_last(const struct cluster *cluster, uint32_t rank, enum gms_action_type type);
+uint32_t cluster_count(const struct cluster *cluster, uint32_t rank, enum gms_action_type type);
+void cluster_forget_trace(struct cluster *cluster);
+const char *cluster_action_name(enum gms_action_type type);
+
+#endif
