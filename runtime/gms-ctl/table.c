@@ -31,7 +31,7 @@ static const char *text_of(const json_t *object, const char *key)
     if (value == NULL || *value == '\0') {
         return "-";
     }
-    for (; value[used] != '\0' && used < sizeof ring[0] - 1; used++) {
+    for (; used < sizeof ring[0] - 1 && value[used] != '\0'; used++) {
         text[used] = (unsigned char)value[used] < 0x20 || value[used] == 0x7f ? '?' : value[used];
     }
     text[used] = '\0';

@@ -564,7 +564,7 @@ static void as_pid_1_it_ends_on_term_and_reaps(void **state)
     bench_run_engine(bench);
     assert_int_equal(bench->kind, GMS_CONTAINER_PID_NAMESPACE);
     assert_int_equal(gms_pidfd_pid(bench->container), bench->exec_pid); /* the namespace is gms-exec's own */
-    do { /* the two words come in either order */
+    do {                                                                /* the two words come in either order */
         assert_true(bench_hear(bench, &say));
         started = started || say.word == EXEC_STARTED;
     } while (!started || bench->process_count != 1);
