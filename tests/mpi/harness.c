@@ -36,7 +36,7 @@ bool eventually(bool (*ready)(void *context), void *context, int timeout_ms)
 
 /* --------------------------------------------------------------------------------------------------- programs -- */
 
-static const char *program(const char *name, char path[512])
+const char *program(const char *name, char path[512])
 {
     const char *directory = getenv("GMS_BIN");
     if (directory == NULL)
@@ -119,9 +119,18 @@ static void show_log(const struct cluster *cluster)
         fclose(stream);
 }
 
-void cluster_start(struct cluster *cluster, const struct cluster_options *options)
+int run_program(char *const words[], const char *log)
 {
-    char path[512], ranks[16];
+    int pidfd = -1;
+    pid_t pid = spawn(words, log, &pidfd);
+    if (!eventually(process_ended, &pidfd, HARNESS_DEADLINE_MS))
+        gms_pidfd_signal(pidfd, SIGKILL);
+    return reap(pid, &pidfd);
+}
+
+void cluster_prepare(struct cluster *cluster, const struct cluster_options *options, bool keeper)
+{
+    char path[512];
     memset(cluster, 0, sizeof *cluster);
     cluster->ranks = options->ranks;
     cluster->keeper = cluster->launcher = -1;
@@ -147,17 +156,33 @@ void cluster_start(struct cluster *cluster, const struct cluster_options *option
             options->heartbeat != NULL ? options->heartbeat : "1s");
     assert_int_equal(fclose(file), 0);
 
-    char *keeper[] = {(char *)(uintptr_t)program("gms-keeper", path), "--run-dir", cluster->run_dir, NULL};
-    cluster->keeper_pid = spawn(keeper, cluster->log, &cluster->keeper);
+    if (!keeper)
+        return;
+    char *words[] = {(char *)(uintptr_t)program("gms-keeper", path), "--run-dir", cluster->run_dir, NULL};
+    cluster->keeper_pid = spawn(words, cluster->log, &cluster->keeper);
     if (!eventually(keeper_listens, cluster, HARNESS_DEADLINE_MS)) {
         show_log(cluster);
         fail_msg("the keeper did not start");
     }
+}
+
+/* Each rank's exit code, written by a parent of its own: mpirun tells only one, and drops output when it aborts a job.
+ */
+static const char reporting[] =
+    "trap '' TERM; log=$1; shift; \"$0\" \"$@\"; code=$?; echo \"coordinator exit $code\" >>\"$log\"; exit $code";
+
+void cluster_start(struct cluster *cluster, const struct cluster_options *options)
+{
+    char path[512], ranks[16];
+    cluster_prepare(cluster, options, true);
     snprintf(ranks, sizeof ranks, "%u", options->ranks);
-    char *launcher[] = {
-        "mpirun",   "--oversubscribe", "-n",          ranks,  (char *)(uintptr_t)program("gms-coord", path),
-        "--config", cluster->config,   "--log-level", "info", NULL};
-    cluster->launcher_pid = spawn(launcher, cluster->log, &cluster->launcher);
+    program("gms-coord", path);
+    char *plain[] = {"mpirun",   "--oversubscribe", "-n",          ranks,  path,
+                     "--config", cluster->config,   "--log-level", "info", NULL};
+    char *reported[] = {
+        "mpirun", "--oversubscribe", "-n",       ranks,           "sh",          "-c",   (char *)(uintptr_t)reporting,
+        path,     cluster->log,      "--config", cluster->config, "--log-level", "info", NULL};
+    cluster->launcher_pid = spawn(options->report_exits ? reported : plain, cluster->log, &cluster->launcher);
     bool answered = eventually(all_answer, cluster, HARNESS_DEADLINE_MS);
     if (!answered || gms_pidfd_ended(cluster->launcher)) {
         show_log(cluster);
@@ -275,16 +300,33 @@ int64_t cluster_number(const struct cluster *cluster, uint32_t rank, const char 
     return value;
 }
 
-bool cluster_log_has(const struct cluster *cluster, const char *text)
+int cluster_log_count(const struct cluster *cluster, const char *text)
 {
     char line[2048];
-    bool found = false;
+    int found = 0;
     FILE *stream = fopen(cluster->log, "re");
-    while (stream != NULL && !found && fgets(line, sizeof line, stream) != NULL)
-        found = strstr(line, text) != NULL;
+    while (stream != NULL && fgets(line, sizeof line, stream) != NULL)
+        found += strstr(line, text) != NULL;
     if (stream != NULL)
         fclose(stream);
     return found;
+}
+
+bool cluster_log_has(const struct cluster *cluster, const char *text)
+{
+    return cluster_log_count(cluster, text) > 0;
+}
+
+int cluster_coordinator(const struct cluster *cluster, uint32_t rank)
+{
+    int pidfd = -1;
+    int64_t pid = cluster_number(cluster, rank, "pid");
+    /* The number is asked for again once the pidfd is open: then the pidfd is that process. */
+    if (pid <= 1 || gms_pidfd_open((pid_t)pid, &pidfd, NULL) != GMS_OK)
+        return -1;
+    if (cluster_number(cluster, rank, "pid") != pid)
+        gms_fd_close(&pidfd);
+    return pidfd;
 }
 
 /* ---------------------------------------------------------------------------------------------------- engines -- */

@@ -27,6 +27,7 @@ struct cluster_options {
     const char *operation_timeout; /* NULL: "5s" */
     const char *memory;            /* NULL: { backend = "host"; capacity = "64MiB"; } */
     const char *heartbeat;         /* NULL: "1s" */
+    bool report_exits;             /* the log gets a line "coordinator exit CODE" for each rank */
 };
 
 struct cluster {
@@ -55,6 +56,17 @@ bool cluster_log_has(const struct cluster *cluster, const char *text);
 int cluster_client(const struct cluster *cluster, uint32_t rank, enum gms_client_role role, uint32_t engine);
 /* One control request; the status of its answer. */
 gms_status cluster_order(const struct cluster *cluster, uint32_t rank, struct gms_message *message);
+
+/* A pidfd of the coordinator process of `rank`, found through its status; owned by the caller. */
+int cluster_coordinator(const struct cluster *cluster, uint32_t rank);
+/* How many lines of the log hold `text`. */
+int cluster_log_count(const struct cluster *cluster, const char *text);
+/* Runs a program until its end (killed at 20 s); its output goes to `log`. Returns its exit code. */
+int run_program(char *const words[], const char *log);
+/* Only the keeper and the directory with its deployment file: the coordinators are the test's business. */
+void cluster_prepare(struct cluster *cluster, const struct cluster_options *options, bool keeper);
+/* GMS_BIN/name. */
+const char *program(const char *name, char path[512]);
 
 /* Polls `ready` every few ms. False: not within the deadline. */
 bool eventually(bool (*ready)(void *context), void *context, int timeout_ms);

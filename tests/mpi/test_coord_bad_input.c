@@ -116,8 +116,7 @@ static gms_status refusal(int fd, char text[GMS_ERROR_TEXT_BYTES])
     text[0] = '\0';
     for (;;) {
         struct gms_message message;
-        gms_status status =
-            gms_channel_receive_until(fd, buffer, gms_clock_ns() + 5 * GMS_NS_PER_S, &message, NULL);
+        gms_status status = gms_channel_receive_until(fd, buffer, gms_clock_ns() + 5 * GMS_NS_PER_S, &message, NULL);
         if (status == GMS_E_DISCONNECTED)
             return refused;
         if (status != GMS_OK)
@@ -348,11 +347,11 @@ static void test_goes_away(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_truncated),          cmocka_unit_test(test_oversized),
-        cmocka_unit_test(test_random),             cmocka_unit_test(test_random_after_hello),
-        cmocka_unit_test(test_silent),             cmocka_unit_test(test_wrong_version),
-        cmocka_unit_test(test_wrong_user),         cmocka_unit_test(test_too_many),
-        cmocka_unit_test(test_never_reads),        cmocka_unit_test(test_goes_away),
+        cmocka_unit_test(test_truncated),   cmocka_unit_test(test_oversized),
+        cmocka_unit_test(test_random),      cmocka_unit_test(test_random_after_hello),
+        cmocka_unit_test(test_silent),      cmocka_unit_test(test_wrong_version),
+        cmocka_unit_test(test_wrong_user),  cmocka_unit_test(test_too_many),
+        cmocka_unit_test(test_never_reads), cmocka_unit_test(test_goes_away),
     };
     return cmocka_run_group_tests_name("coord_bad_input", tests, setup, teardown);
 }
