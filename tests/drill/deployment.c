@@ -154,6 +154,20 @@ gms_status drill_deployment_check(struct drill_deployment *deployment, uint32_t 
     return GMS_OK;
 }
 
+gms_status drill_deployment_agree(struct drill_deployment *deployment, struct gms_error *ret_error)
+{
+    uint64_t deadline_ns = gms_clock_ns() + 2 * GMS_NS_PER_S;
+    for (;;) {
+        gms_status status = drill_status_fetch_all(deployment->run_dir, deployment->ranks, deadline_ns + GMS_NS_PER_S,
+                                                   deployment->status, ret_error);
+        if (status == GMS_OK)
+            status = drill_status_agree(deployment->status, deployment->ranks, ret_error);
+        if (status != GMS_E_MISMATCH || gms_clock_ns() >= deadline_ns)
+            return status;
+        poll(NULL, 0, POLL_MS);
+    }
+}
+
 /* Engines whose incarnation was chosen and lost may have ended; the one waited for may not. */
 static gms_status check_but_engines(struct drill_deployment *deployment, uint32_t engine, struct gms_error *ret_error)
 {
@@ -265,7 +279,7 @@ static gms_status start_keeper(struct drill_deployment *deployment, struct gms_e
     const char *argv[] = {program, "--run-dir", deployment->run_dir, "--ready-fd", number, NULL};
     struct drill_process *process;
     gms_status status =
-        drill_process_start(&deployment->processes, "keeper", output, argv, ready[1], &process, ret_error);
+        drill_process_start(&deployment->processes, "keeper", output, argv, ready[1], SIGKILL, &process, ret_error);
     gms_fd_close(&ready[1]);
     if (status == GMS_OK) {
         struct pollfd wait = {.fd = ready[0], .events = POLLIN};
@@ -304,7 +318,7 @@ static gms_status start_coordinators(struct drill_deployment *deployment, struct
     const char *argv[] = {"mpirun", "-n", ranks, "--bind-to", "none", program, "--config", deployment->config, NULL};
     struct drill_process *process;
     gms_status status =
-        drill_process_start(&deployment->processes, "coordinators", output, argv, -1, &process, ret_error);
+        drill_process_start(&deployment->processes, "coordinators", output, argv, -1, SIGTERM, &process, ret_error);
     uint64_t deadline_ns = gms_clock_ns() + deployment->plan->timeout_s * GMS_NS_PER_S;
     for (uint32_t rank = 0; status == GMS_OK && rank < deployment->ranks;) {
         struct gms_error error = {0};
@@ -379,7 +393,7 @@ gms_status drill_deployment_launch(struct drill_deployment *deployment, uint32_t
         argv[count++] = listen;
     }
     argv[count] = NULL;
-    gms_status status = drill_process_start(&deployment->processes, name, output, argv, -1,
+    gms_status status = drill_process_start(&deployment->processes, name, output, argv, -1, SIGTERM,
                                             &deployment->engines[engine].launcher, ret_error);
     deployment->engines[engine].started = status == GMS_OK;
     return status;
@@ -481,6 +495,10 @@ size_t drill_deployment_stop(struct drill_deployment *deployment)
             if (drill_cluster_shutdown(deployment->run_dir, gms_clock_ns() + 5 * GMS_NS_PER_S, NULL) == GMS_OK)
                 drill_process_wait(process, gms_clock_ns() + 10 * GMS_NS_PER_S);
         }
+        /* Asked nicely a keeper rather keeps its memory; this memory is scratch. */
+        for (size_t i = 0; i < deployment->processes.count; i++)
+            if (strcmp(deployment->processes.items[i].name, "keeper") == 0)
+                drill_process_end(&deployment->processes.items[i], 0);
         killed = drill_processes_end(&deployment->processes, 3000);
     }
     for (size_t i = 0; i < DRILL_COMMAND_WORDS && deployment->engine_words[i] != NULL; i++) {

@@ -52,6 +52,10 @@ gms_status drill_deployment_launch(struct drill_deployment *deployment, uint32_t
  */
 gms_status drill_deployment_wait(struct drill_deployment *deployment, uint32_t engine, const char *role,
                                  uint64_t incarnation, uint32_t timeout_s, struct gms_error *ret_error);
+/* Fetches the status of all ranks until they agree, for at most two seconds: a snapshot may fall between two ranks'
+ * applying the same round. Leaves it in deployment->status. Errors: as drill_status_fetch_all and drill_status_agree.
+ */
+gms_status drill_deployment_agree(struct drill_deployment *deployment, struct gms_error *ret_error);
 /* OK while keeper, coordinators and the launchers of all engines but those in `excused` (bit per engine) run. */
 gms_status drill_deployment_check(struct drill_deployment *deployment, uint32_t excused, struct gms_error *ret_error);
 

@@ -36,16 +36,19 @@ gms_status drill_fault_make(const struct drill_plan *plan, const struct drill_de
             return gms_fail(ret_error, GMS_E_NOT_FOUND, "rank %u of engine %d had ended before the drill killed it",
                             rank, observation->from_engine);
     }
-    if (drill_plan_armed(plan)) {
-        gms_status status = GMS_OK;
-        for (uint32_t rank = 0; rank < deployment->ranks && status == GMS_OK; rank++)
-            if (observation->killed[rank])
-                status = arm(plan, endpoint, rank, ret_error);
-        return status;
-    }
+    if (drill_plan_armed(plan))
+        return arm(plan, endpoint, plan->rank == DRILL_RANK_ALL ? 0 : (uint32_t)plan->rank, ret_error);
     observation->signal_ns = gms_clock_ns();
     for (uint32_t rank = 0; rank < deployment->ranks; rank++)
         if (observation->killed[rank])
             gms_pidfd_signal(engine->pidfds[rank], SIGKILL);
     return GMS_OK;
+}
+
+void drill_fault_finish(const struct drill_deployment *deployment, const struct drill_observation *observation)
+{
+    const struct drill_engine *engine = &deployment->engines[observation->from_engine];
+    for (uint32_t rank = 0; rank < deployment->ranks && !deployment->attached; rank++)
+        if (observation->killed[rank] && observation->ended_ns[rank] == 0)
+            gms_pidfd_signal(engine->pidfds[rank], SIGKILL);
 }

@@ -126,11 +126,12 @@ static size_t kill_descendants(pid_t root, uint64_t deadline_ns)
 
 /* -------------------------------------------------------------------------------------------- our own -------- */
 
-static void run_child(const char *output, const char *const *argv, int pass_fd, int report_fd, pid_t parent)
+static void run_child(const char *output, const char *const *argv, int pass_fd, int death_signal, int report_fd,
+                      pid_t parent)
 {
     gms_signals_reset();
     setsid();
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    prctl(PR_SET_PDEATHSIG, death_signal);
     int in = open("/dev/null", O_RDONLY);
     int out = open(output, O_WRONLY | O_CREAT | O_APPEND, 0600);
     if (getppid() == parent && in >= 0 && out >= 0 && dup2(in, 0) >= 0 && dup2(out, 1) >= 0 && dup2(out, 2) >= 0) {
@@ -147,8 +148,8 @@ static void run_child(const char *output, const char *const *argv, int pass_fd, 
 }
 
 gms_status drill_process_start(struct drill_processes *processes, const char *name, const char *output,
-                               const char *const *argv, int pass_fd, struct drill_process **ret_process,
-                               struct gms_error *ret_error)
+                               const char *const *argv, int pass_fd, int death_signal,
+                               struct drill_process **ret_process, struct gms_error *ret_error)
 {
     if (processes->count == DRILL_MAX_PROCESSES)
         return gms_fail(ret_error, GMS_E_NO_CAPACITY, "%s: the drill runs at most %d processes", name,
@@ -165,7 +166,7 @@ gms_status drill_process_start(struct drill_processes *processes, const char *na
         return gms_fail(ret_error, GMS_E_SYSTEM, "%s: fork: %s", name, strerror(error));
     }
     if (pid == 0)
-        run_child(output, argv, pass_fd, report[1], parent);
+        run_child(output, argv, pass_fd, death_signal, report[1], parent);
     gms_fd_close(&report[1]);
     int error = 0;
     ssize_t got;

@@ -36,12 +36,13 @@ gms_status drill_processes_prepare(struct gms_error *ret_error);
 
 /*
  * Starts argv[0] (searched in PATH) with stdout and stderr in `output` (created or appended to, 0600) and stdin empty.
- * `pass_fd` (-1: none) stays open in the child under the same number. The child gets SIGTERM when the drill dies.
+ * `pass_fd` (-1: none) stays open in the child under the same number. The child gets
+ * `death_signal` when the drill dies.
  * Errors: NOT_FOUND (cannot be executed), SYSTEM, NO_CAPACITY. The entry is owned by *processes.
  */
 gms_status drill_process_start(struct drill_processes *processes, const char *name, const char *output,
-                               const char *const *argv, int pass_fd, struct drill_process **ret_process,
-                               struct gms_error *ret_error);
+                               const char *const *argv, int pass_fd, int death_signal,
+                               struct drill_process **ret_process, struct gms_error *ret_error);
 
 /* Notices ends without blocking. Returns the first process that ended without having been asked to, NULL: none. */
 const struct drill_process *drill_processes_check(struct drill_processes *processes);

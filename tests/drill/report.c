@@ -214,8 +214,8 @@ static void print_streams(const struct drill_result *result, FILE *stream)
         size_t different = 0;
         for (size_t i = 0; i < result->stream_count; i++)
             different += result->streams[i].done && !result->streams[i].equal;
-        fprintf(stream, "  %-*s%u, in the chains of %u streams; %zu streams differ from the control run\n", LABEL_WIDTH,
-                "poisoned pages", result->poisoned_pages, result->poisoned_chains, different);
+        fprintf(stream, "  %-*s%u; %zu of %u poisoned streams differ from the control run\n", LABEL_WIDTH,
+                "poisoned pages", result->poisoned_pages, different, result->poisoned_chains);
     }
     if (!result->plan->verbose)
         return;

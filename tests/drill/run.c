@@ -360,6 +360,8 @@ static bool wait_for_successor(struct run *run, struct drill_observation *seen, 
         bool dead = false;
         for (uint32_t rank = 0; rank < run->deployment.ranks; rank++)
             dead |= seen->killed[rank] && seen->ended_ns[rank] != 0;
+        if (dead)
+            drill_fault_finish(&run->deployment, seen);
         if (dead && probe->state == DRILL_STREAM_HELD) {
             drill_stream_start(probe);
             seen->probe = probe;
@@ -438,7 +440,7 @@ static bool fail_over(struct run *run, uint32_t index)
     seen->completed = true;
     if (drill_deployment_wait(&run->deployment, (uint32_t)seen->to_engine, "serving", 0, run->plan->timeout_s,
                               &error) != GMS_OK ||
-        drill_status_agree(run->deployment.status, run->deployment.ranks, &error) != GMS_OK) {
+        drill_deployment_agree(&run->deployment, &error) != GMS_OK) {
         drill_result_fail(run->result, "after failover %u: %s", index + 1, error.text);
         return false;
     }
@@ -484,13 +486,10 @@ static void run_faults(struct run *run)
 static void gather(struct run *run)
 {
     struct gms_error error;
-    bool have_status =
-        drill_status_fetch_all(run->deployment.run_dir, run->deployment.ranks, gms_clock_ns() + 5 * GMS_NS_PER_S,
-                               run->deployment.status, &error) == GMS_OK;
-    if (!have_status)
+    gms_status status = drill_deployment_agree(&run->deployment, &error);
+    bool have_status = status == GMS_OK || status == GMS_E_MISMATCH;
+    if (status != GMS_OK)
         drill_result_fail(run->result, "the ranks' status at the end: %s", error.text);
-    else if (drill_status_agree(run->deployment.status, run->deployment.ranks, &error) != GMS_OK)
-        drill_result_fail(run->result, "at the end: %s", error.text);
     bool have_logs = drill_logs_read(run->deployment.log_dir, &run->logs, &error) == GMS_OK;
     if (!have_logs)
         drill_result_fail(run->result, "%s", error.text);

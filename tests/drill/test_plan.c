@@ -107,6 +107,7 @@ static void refusals(void **state)
         {{"--sabotage-rank", "2"}, "ranks 0 to 1"},
         {{"--attach", "run", "--when", "seal"}, "absolute"},
         {{"--attach", "/run/x", "--sabotage", "flip-record"}, "starts itself"},
+        {{"--attach", "/run/x", "--rank", "all"}, "name one"},
         {{"--attach", "/run/x", "--config", "/nowhere.cfg"}, "/nowhere.cfg"},
         {{"--config", "/nowhere.cfg"}, "/nowhere.cfg"},
         {{"--prompts", "/nowhere.txt"}, "/nowhere.txt"},
