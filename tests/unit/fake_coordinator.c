@@ -433,6 +433,21 @@ void fake_end_transfer(struct fake_coordinator *fake, uint64_t incarnation, uint
     pthread_mutex_unlock(&fake->lock);
 }
 
+void fake_forget_clients(struct fake_coordinator *fake)
+{
+    pthread_mutex_lock(&fake->lock);
+    for (int i = 0; i < FAKE_CLIENTS; i++) {
+        struct fake_client *client = &fake->clients[i];
+        if (client->fd >= 0)
+            continue;
+        for (int pool = 0; pool < GMS_MAX_POOLS; pool++)
+            gms_directory_close(&client->directories[pool]);
+        client->incarnation = 0;
+        client->parked = client->left = client->ready = false;
+    }
+    pthread_mutex_unlock(&fake->lock);
+}
+
 void fake_await_gone(struct fake_coordinator *fake, uint64_t incarnation)
 {
     const uint64_t deadline_ns = gms_clock_ns() + UNIT_PATIENCE_MS * GMS_NS_PER_MS;

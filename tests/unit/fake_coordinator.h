@@ -81,6 +81,8 @@ void fake_send(struct fake_coordinator *fake, uint64_t incarnation, const struct
 /* Ends a transfer: answers who waits for it, or tells the client unasked. */
 void fake_end_transfer(struct fake_coordinator *fake, uint64_t incarnation, uint64_t id, uint32_t finished,
                        uint32_t failed, int32_t first_failed);
+/* Drops all that have gone, with their directories. */
+void fake_forget_clients(struct fake_coordinator *fake);
 /* Waits until the client of the incarnation has gone. */
 void fake_await_gone(struct fake_coordinator *fake, uint64_t incarnation);
 

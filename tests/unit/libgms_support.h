@@ -45,6 +45,21 @@ struct libgms_fixture {
     char *dir;
 };
 
+/* The fake's state is its thread's too. `f` is the fixture. */
+#define FAKE_GET(expression)                                                                                           \
+    __extension__({                                                                                                    \
+        pthread_mutex_lock(&f->fake.lock);                                                                             \
+        const __typeof__(expression) fake_value = (expression);                                                        \
+        pthread_mutex_unlock(&f->fake.lock);                                                                           \
+        fake_value;                                                                                                    \
+    })
+#define FAKE_SET(assignment)                                                                                           \
+    do {                                                                                                               \
+        pthread_mutex_lock(&f->fake.lock);                                                                             \
+        assignment;                                                                                                    \
+        pthread_mutex_unlock(&f->fake.lock);                                                                           \
+    } while (0)
+
 static inline int start_fixture(void **state, bool verify_full)
 {
     struct libgms_fixture *f = calloc(1, sizeof *f);

@@ -49,7 +49,7 @@ static void test_condemned_while_waiting(void **state)
     struct engine shadow = park_engine(f, 0);
     fake_promote(&f->fake, 0, 1, false, &counts);
     assert_ok(gms_wait_promotion(shadow.session, UNIT_PATIENCE_MS, &shadow.promotion, &error));
-    f->fake.condemn_next = true;
+    FAKE_SET(f->fake.condemn_next = true);
     assert_status(gms_adopt(shadow.session, &shadow.adoption, &error), GMS_E_CONDEMNED);
     uint64_t generation;
     assert_int_equal(gms_slot_acquire(shadow.kv, 0, &generation), GMS_E_CONDEMNED);
@@ -75,7 +75,7 @@ static void test_promotion_of_an_older_epoch_is_ignored(void **state)
     struct gms_error error;
     struct gms_classification counts;
     struct engine shadow = park_engine(f, 0);
-    f->fake.epoch = 10;
+    FAKE_SET(f->fake.epoch = 10);
     fake_promote(&f->fake, 0, 1, false, &counts);
     const struct gms_message late = {.type = GMS_MESSAGE_PROMOTE,
                                      .promote = {.incarnation = 1, .epoch = 7, .source = 55}};
@@ -91,7 +91,7 @@ static void test_lost_coordinator_stops_control_not_tokens(void **state)
     struct libgms_fixture *f = *state;
     struct gms_error error;
     struct engine engine = serving_engine(f, 0);
-    f->fake.hang_up_next = true;
+    FAKE_SET(f->fake.hang_up_next = true);
     assert_status(gms_pool_release(engine.state, &error), GMS_E_DISCONNECTED);
     assert_status(gms_pool_release(engine.state, &error), GMS_E_DISCONNECTED);
     assert_text_has("tokens may go on");
@@ -108,19 +108,19 @@ static void test_silence_is_bounded_and_can_be_repeated(void **state)
     struct libgms_fixture *f = *state;
     struct gms_error error;
     struct gms_pool *pool = NULL;
-    f->fake.operation_timeout_ms = 50;
+    FAKE_SET(f->fake.operation_timeout_ms = 50);
     struct engine engine = join_engine(f, 0);
-    f->fake.silent = true;
+    FAKE_SET(f->fake.silent = true);
     const uint64_t start = gms_clock_ns();
     assert_status(gms_pool_attach(engine.session, &kv_description, &pool, &error), GMS_E_TIMEOUT);
     const uint64_t took = gms_clock_ns() - start;
     assert_true(took >= GMS_NS_PER_S && took < 10 * GMS_NS_PER_S);
-    assert_int_equal(f->fake.seen.sequence, 1);
-    f->fake.silent = false;
+    assert_int_equal(FAKE_GET(f->fake.seen.sequence), 1);
+    FAKE_SET(f->fake.silent = false);
     assert_ok(gms_pool_attach(engine.session, &kv_description, &pool, &error));
-    assert_int_equal(f->fake.seen.sequence, 1);
+    assert_int_equal(FAKE_GET(f->fake.seen.sequence), 1);
     assert_ok(gms_pool_attach(engine.session, &state_description, &pool, &error));
-    assert_int_equal(f->fake.seen.sequence, 2);
+    assert_int_equal(FAKE_GET(f->fake.seen.sequence), 2);
     gms_close(engine.session);
 }
 
@@ -128,10 +128,10 @@ static void test_serve_waits_for_all_ranks(void **state)
 {
     struct libgms_fixture *f = *state;
     struct gms_error error;
-    f->fake.operation_timeout_ms = 50;
+    FAKE_SET(f->fake.operation_timeout_ms = 50);
     struct engine engine = park_engine(f, 0);
     adopt_engine(f, &engine, 0, false);
-    f->fake.deaf_to_ready = true;
+    FAKE_SET(f->fake.deaf_to_ready = true);
     assert_status(gms_serve(engine.session, "unix:/e", &error), GMS_E_TIMEOUT);
     const struct gms_message serving = {.type = GMS_MESSAGE_SERVING, .promote = {.incarnation = 1, .epoch = 2}};
     fake_send(&f->fake, 1, &serving);
@@ -159,7 +159,7 @@ static void test_transfer_ends_when_all_have_ended(void **state)
     assert_status(gms_transfer_wait(engine.session, 5, 20, &result, &error), GMS_E_TIMEOUT);
     assert_text_has("goes on");
     assert_ok(gms_transfer_end_part(engine.session, 5, 1, 1, &error));
-    assert_int_equal(f->fake.transfer_messages, 4);
+    assert_int_equal(FAKE_GET(f->fake.transfer_messages), 4);
     fake_end_transfer(&f->fake, 1, 5, 3, 1, 2);
     assert_ok(gms_transfer_wait(engine.session, 5, UNIT_PATIENCE_MS, &result, &error));
     assert_int_equal(result.finished_ranks, 3);

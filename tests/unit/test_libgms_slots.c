@@ -108,7 +108,7 @@ static void test_goodbye_leaves_no_quarantine(void **state)
     seal_slot(&engine, 1);
     gms_close(engine.session);
     fake_await_gone(&f->fake, 1);
-    assert_true(fake_find(&f->fake, 1)->left);
+    assert_true(FAKE_GET(fake_find(&f->fake, 1)->left));
     adopt_engine(f, &shadow, 1, true);
     assert_int_equal(shadow.adoption.quarantined, 0);
     assert_int_equal(shadow.adoption.adopted, 1);
@@ -359,14 +359,14 @@ static void test_failed_adoption_can_be_repeated(void **state)
     fake_promote(&f->fake, 1, 2, false, &counts);
     assert_status(gms_adopt(shadow.session, &shadow.adoption, &error), GMS_E_REFUSED); /* not told yet */
     assert_ok(gms_wait_promotion(shadow.session, UNIT_PATIENCE_MS, &shadow.promotion, &error));
-    f->fake.refuse = GMS_E_EXPIRED;
-    f->fake.refuse_times = 1;
+    FAKE_SET(f->fake.refuse = GMS_E_EXPIRED);
+    FAKE_SET(f->fake.refuse_times = 1);
     assert_int_equal(gms_adopt(shadow.session, &shadow.adoption, &error), GMS_E_EXPIRED);
     assert_int_equal(gms_slot_acquire(shadow.kv, 9, &generation), GMS_E_REFUSED);
     assert_ok(gms_adopt(shadow.session, &shadow.adoption, &error));
     assert_int_equal(shadow.adoption.adopted, 1);
-    assert_int_equal(f->fake.seen.fields[0], shadow.promotion.epoch);
-    assert_int_equal(f->fake.seen.fields[1], 1);
+    assert_int_equal(FAKE_GET(f->fake.seen.fields[0]), shadow.promotion.epoch);
+    assert_int_equal(FAKE_GET(f->fake.seen.fields[1]), 1);
     gms_close(shadow.session);
 }
 
