@@ -16,8 +16,6 @@
 
 enum { EXIT_USAGE = 64, EXIT_UNAVAILABLE = 69, EXIT_SYSTEM = 71 };
 
-const char *argp_program_version = "gms-keeper " GMS_VERSION;
-
 static const char help[] =
     "Holds the memory of a deployment on this node, so that it outlives engines and coordinators.\n"
     "\n"
@@ -210,6 +208,7 @@ int main(int argc, char **argv)
 
     gms_signals_reset();
     open_standard();
+    argp_program_version = "gms-keeper " GMS_VERSION; /* glibc's; a definition of our own would be hidden from it */
     argp_err_exit_status = EXIT_USAGE;
     argp_parse(&argp, argc, argv, 0, NULL, &settings);
     return settings.stop || settings.status ? ask_keeper(&settings) : serve(&settings);

@@ -22,7 +22,8 @@ bool worlds_is_pidfd(int fd)
     /* A /proc/PID directory can be signalled too, but never becomes readable at the end of its process. */
     if (fstat(fd, &status) != 0 || S_ISDIR(status.st_mode))
         return false;
-    return pidfd_send_signal(fd, 0, NULL, 0) == 0 || errno == ESRCH || errno == EPERM;
+    /* EINVAL: a process outside our PID namespace. We cannot end it, but we can see it end. */
+    return pidfd_send_signal(fd, 0, NULL, 0) == 0 || errno == ESRCH || errno == EPERM || errno == EINVAL;
 }
 
 static bool same_process(int a, int b)
@@ -140,8 +141,10 @@ gms_status worlds_ask(struct worlds *worlds, uint64_t world, uint32_t rank, int 
         return refuse(seat, world, seat->world, "another live process holds", ret_error);
     if (!gms_pidfd_signal(seat->pidfd, SIGKILL))
         return gms_fail(ret_error, GMS_E_PERMISSION,
-                        "rank %u: process %d of the older world %" PRIu64 " cannot be ended: %s", rank, (int)seat->pid,
-                        seat->world, strerror(errno));
+                        "rank %u: process %d of the older world %" PRIu64
+                        " cannot be ended from here (%s): end it first",
+                        rank, (int)seat->pid, seat->world,
+                        errno == EINVAL ? "it is outside the keeper's PID namespace" : strerror(errno));
     seat->token = 0; /* from here on whatever it says is stale */
     *ret_displaced = seat->waiter;
     ret_displaced->pidfd = -1;

@@ -56,7 +56,7 @@ bool worlds_is_pidfd(int fd);
  *   OK             granted, or granted before to the same process; *ret_seat has token and mirror
  *   AGAIN          the older holder has been told to end: `client` waits (see worlds_settle)
  *   FOREIGN_WORLD  refused; *ret_displaced is untouched
- *   PERMISSION     the holder cannot be signalled
+ *   PERMISSION     the holder cannot be signalled (outside our PID namespace)
  * *ret_displaced: a waiter that this newer one has overtaken (client 0: none); its pidfd is closed already.
  * *ret_seat may be NULL after NO_MEMORY only; it is borrowed until the next request.
  */
