@@ -3,15 +3,20 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <inttypes.h>
+#include <libgen.h>
 #include <netinet/in.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+enum { BACKLOG = 128 };
 
 __attribute__((format(printf, 3, 4))) static bool failed(char *text, size_t bytes, const char *format, ...)
 {
@@ -22,25 +27,40 @@ __attribute__((format(printf, 3, 4))) static bool failed(char *text, size_t byte
     return false;
 }
 
+enum { SUFFIX_BYTES = sizeof ".0123456789abcdef" };
+
+/* Says now what would only come out at promotion: a path that is too long or a directory that cannot be written. */
 static bool open_unix(struct endpoint *e, const char *path, char *text, size_t bytes)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int length = snprintf(e->own_path, sizeof e->own_path, "%s.%d", path, (int)getpid());
-    if (path[0] == 0 || length < 0 || (size_t)length >= sizeof address.sun_path)
-        return failed(text, bytes, "socket path \"%.60s\" with \".<pid>\" must be 1 to %zu bytes long", path,
-                      sizeof address.sun_path - 1);
+    const size_t longest = sizeof e->path - SUFFIX_BYTES;
+    if (path[0] == 0 || strlen(path) > longest)
+        return failed(text, bytes, "socket path \"%.120s\" must be 1 to %zu bytes long", path, longest);
     snprintf(e->path, sizeof e->path, "%s", path);
     snprintf(e->name, sizeof e->name, "unix:%s", path);
-    memcpy(address.sun_path, e->own_path, (size_t)length + 1);
+    char directory[sizeof e->path];
+    snprintf(directory, sizeof directory, "%s", path);
+    if (access(dirname(directory), W_OK | X_OK) != 0)
+        return failed(text, bytes, "cannot make a socket in the directory of %s: %s", path, strerror(errno));
     e->is_unix = true;
     e->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (e->fd < 0)
-        return failed(text, bytes, "cannot make a Unix socket: %s", strerror(errno));
-    unlink(e->own_path); /* only a dead process with our pid can have left it */
+    return e->fd >= 0 || failed(text, bytes, "cannot make a Unix socket: %s", strerror(errno));
+}
+
+/* Bound under a name of its own, then renamed over PATH. Pids would not do: containers repeat them. */
+static bool listen_unix(struct endpoint *e, char *text, size_t bytes)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    uint64_t random;
     struct stat status;
-    if (bind(e->fd, (struct sockaddr *)&address, sizeof address) != 0 || stat(e->own_path, &status) != 0) {
-        failed(text, bytes, "cannot bind %s: %s", e->own_path, strerror(errno));
-        close(e->fd);
+    if (getrandom(&random, sizeof random, 0) != sizeof random)
+        return failed(text, bytes, "cannot get a random number: %s", strerror(errno));
+    snprintf(address.sun_path, sizeof address.sun_path, "%.*s.%016" PRIx64,
+             (int)(sizeof address.sun_path - SUFFIX_BYTES), e->path, random);
+    if (bind(e->fd, (struct sockaddr *)&address, sizeof address) != 0)
+        return failed(text, bytes, "cannot bind %s: %s", address.sun_path, strerror(errno));
+    if (listen(e->fd, BACKLOG) != 0 || stat(address.sun_path, &status) != 0 || rename(address.sun_path, e->path) != 0) {
+        failed(text, bytes, "cannot listen on %s: %s", e->path, strerror(errno));
+        unlink(address.sun_path);
         return false;
     }
     e->device = status.st_dev;
@@ -88,22 +108,22 @@ bool endpoint_open(struct endpoint *e, const char *listen_on, char *ret_text, si
 
 bool endpoint_listen(struct endpoint *e, char *ret_text, size_t text_bytes)
 {
-    if (listen(e->fd, 128) != 0)
-        return failed(ret_text, text_bytes, "cannot listen on %s: %s", e->name, strerror(errno));
-    if (e->is_unix && rename(e->own_path, e->path) != 0)
-        return failed(ret_text, text_bytes, "cannot rename %s to %s: %s", e->own_path, e->path, strerror(errno));
-    e->listening = true;
-    return true;
+    if (e->is_unix)
+        e->listening = listen_unix(e, ret_text, text_bytes);
+    else
+        e->listening = listen(e->fd, BACKLOG) == 0 ||
+                       failed(ret_text, text_bytes, "cannot listen on %s: %s", e->name, strerror(errno));
+    return e->listening;
 }
 
 void endpoint_close(struct endpoint *e)
 {
     if (e->fd < 0)
         return;
-    const char *path = e->listening ? e->path : e->own_path;
     struct stat status;
-    if (e->is_unix && stat(path, &status) == 0 && status.st_dev == e->device && status.st_ino == e->inode)
-        unlink(path);
+    if (e->is_unix && e->listening && stat(e->path, &status) == 0 && status.st_dev == e->device &&
+        status.st_ino == e->inode)
+        unlink(e->path);
     close(e->fd);
     e->fd = -1;
 }

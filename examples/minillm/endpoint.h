@@ -2,8 +2,8 @@
  *
  * The listening socket of a server: "unix:PATH" or "tcp:127.0.0.1:PORT".
  *
- * Engines of one deployment may share PATH or PORT: a parked engine holds a socket that is bound but does not listen (a
- * Unix one under "PATH.<pid>"), and takes the name over when it starts to listen.
+ * Engines of one deployment may share PATH or PORT: a parked engine has a socket that nobody can reach, and takes the
+ * name over when it starts to listen (a Unix socket is bound beside PATH and renamed, so PATH is never absent).
  */
 #ifndef MINILLM_ENDPOINT_H
 #define MINILLM_ENDPOINT_H
@@ -15,10 +15,9 @@
 struct endpoint {
     int fd;
     bool is_unix, listening;
-    char name[128];     /* as clients use it */
-    char path[108];     /* Unix: PATH */
-    char own_path[108]; /* Unix: where it is bound until it listens */
-    dev_t device;       /* Unix: of our socket file, so that only ours is removed */
+    char name[128]; /* as clients use it */
+    char path[108]; /* Unix: PATH */
+    dev_t device;   /* Unix: of our socket file, so that only ours is removed */
     ino_t inode;
 };
 

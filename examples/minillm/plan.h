@@ -22,17 +22,22 @@ enum plan_kind {
 
 enum drill_phase { DRILL_NONE = 0, DRILL_PREFILL = 1, DRILL_DECODE = 2, DRILL_SEAL = 3 };
 
+/* That rank (or every rank) ends itself the `after`-th time it is in the middle of that phase. */
+#define DRILL_EVERY_RANK UINT32_MAX
 struct plan_drill {
-    uint32_t phase; /* enum drill_phase; NONE: nothing is armed by this plan */
+    uint32_t phase; /* enum drill_phase */
     uint32_t rank, after;
 };
+
+enum { PLAN_DRILLS = 8 }; /* that one plan can arm */
 
 struct plan_header {
     uint32_t kind;
     uint32_t row_count, block_count, acquire_count, release_count, seal_count;
-    struct plan_drill drill;
+    uint32_t drill_count;
     uint32_t reserved;
     uint64_t step;
+    struct plan_drill drills[PLAN_DRILLS];
 };
 
 struct plan_row {

@@ -115,8 +115,12 @@ static bool parse_arm(const json_t *object, uint32_t world_size, struct protocol
     } phases[] = {{"prefill", DRILL_PREFILL}, {"decode", DRILL_DECODE}, {"seal", DRILL_SEAL}};
     m->operation = PROTOCOL_ARM;
     json_int_t rank, after;
-    if (!take_integer(object, "rank", 0, (json_int_t)world_size - 1, 0, &rank, text) ||
-        !take_integer(object, "after", 1, 1000000000, 1, &after, text))
+    const char *who = json_string_value(json_object_get(object, "rank"));
+    if (who != NULL && strcmp(who, "all") == 0)
+        rank = DRILL_EVERY_RANK;
+    else if (!take_integer(object, "rank", 0, (json_int_t)world_size - 1, 0, &rank, text))
+        return false;
+    if (!take_integer(object, "after", 1, 1000000000, 1, &after, text))
         return false;
     const char *at = json_string_value(json_object_get(object, "at"));
     for (size_t i = 0; at != NULL && i < sizeof phases / sizeof phases[0]; i++)

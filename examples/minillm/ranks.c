@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
@@ -81,12 +82,9 @@ static void complete(struct ranks *r, MPI_Request *request)
 /* A listening socket under an unguessable abstract name. */
 static int doorbell_listen(char name[NAME_BYTES], int backlog)
 {
-    uint64_t random[2] = {0};
-    FILE *source = fopen("/dev/urandom", "rbe");
-    if (source == NULL || fread(random, sizeof random, 1, source) != 1)
-        random[0] = monotonic_ns();
-    if (source != NULL)
-        fclose(source);
+    uint64_t random[2];
+    if (getrandom(random, sizeof random, 0) != sizeof random)
+        return -1;
     snprintf(name, NAME_BYTES, "minillm.%d.%016llx%016llx", (int)getpid(), (unsigned long long)random[0],
              (unsigned long long)random[1]);
     struct sockaddr_un address = {.sun_family = AF_UNIX};

@@ -4,6 +4,7 @@
 #include "sample.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +46,8 @@ struct scheduler {
     uint32_t usable;            /* slots that are not excluded */
     uint64_t steps;
     struct list waiting, running;
-    struct plan_drill drill;
+    struct plan_drill drills[PLAN_DRILLS]; /* for the next plan */
+    uint32_t drill_count;
     uint32_t *releases; /* for the next plan */
     uint32_t release_count, release_capacity;
     struct full_block *full;
@@ -129,28 +131,35 @@ void scheduler_close(struct scheduler *s)
 
 /* ------------------------------------------------------------------------------------------------ requests ---- */
 
+__attribute__((format(printf, 3, 4))) static bool refused(char *text, size_t bytes, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, bytes, format, arguments);
+    va_end(arguments);
+    return true;
+}
+
 static bool refuse(const struct scheduler *s, const struct scheduler_request *r, char *text, size_t bytes)
 {
     const struct scheduler_options *o = &s->options;
     if (r->prompt_count == 0)
-        return snprintf(text, bytes, "prompt is empty; it must have at least one token") >= 0;
+        return refused(text, bytes, "prompt is empty; it must have at least one token");
     if (r->max_tokens == 0)
-        return snprintf(text, bytes, "max_tokens is 0; it must be at least 1") >= 0;
+        return refused(text, bytes, "max_tokens is 0; it must be at least 1");
     if (r->generated_count > r->max_tokens)
-        return snprintf(text, bytes, "generated has %" PRIu32 " tokens, more than max_tokens %" PRIu32,
-                        r->generated_count, r->max_tokens) >= 0;
+        return refused(text, bytes, "generated has %" PRIu32 " tokens, more than max_tokens %" PRIu32,
+                       r->generated_count, r->max_tokens);
     if (r->prompt_count > o->context_tokens || r->max_tokens > o->context_tokens - r->prompt_count)
-        return snprintf(text, bytes,
-                        "prompt of %" PRIu32 " and max_tokens of %" PRIu32 " exceed the context of %" PRIu32
-                        " tokens; shorten one",
-                        r->prompt_count, r->max_tokens, o->context_tokens) >= 0;
+        return refused(text, bytes,
+                       "prompt of %" PRIu32 " and max_tokens of %" PRIu32 " exceed the context of %" PRIu32
+                       " tokens; shorten one",
+                       r->prompt_count, r->max_tokens, o->context_tokens);
     uint32_t blocks = (r->prompt_count + r->max_tokens + o->block_tokens - 1) / o->block_tokens;
     if (blocks > s->usable)
-        return snprintf(text, bytes, "request needs %" PRIu32 " KV slots, this engine has %" PRIu32, blocks,
-                        s->usable) >= 0;
+        return refused(text, bytes, "request needs %" PRIu32 " KV slots, this engine has %" PRIu32, blocks, s->usable);
     if (s->waiting.count >= o->max_waiting)
-        return snprintf(text, bytes, "queue is full (%" PRIu32 " requests wait); ask again later", s->waiting.count) >=
-               0;
+        return refused(text, bytes, "queue is full (%" PRIu32 " requests wait); ask again later", s->waiting.count);
     return false;
 }
 
@@ -212,9 +221,12 @@ void scheduler_cancel(struct scheduler *s, struct sequence *sequence)
     retire(s, sequence);
 }
 
-void scheduler_arm(struct scheduler *s, struct plan_drill drill)
+bool scheduler_arm(struct scheduler *s, struct plan_drill drill)
 {
-    s->drill = drill;
+    if (s->drill_count == PLAN_DRILLS)
+        return false;
+    s->drills[s->drill_count++] = drill;
+    return true;
 }
 
 /* ------------------------------------------------------------------------------------------------ planning ---- */
@@ -327,8 +339,9 @@ enum scheduler_outcome scheduler_plan(struct scheduler *s, struct plan *plan)
         if (!plan_add_release(plan, s->releases[i]))
             return SCHEDULER_NO_MEMORY;
     s->release_count = 0;
-    plan->header.drill = s->drill;
-    s->drill = (struct plan_drill){0};
+    memcpy(plan->header.drills, s->drills, sizeof s->drills);
+    plan->header.drill_count = s->drill_count;
+    s->drill_count = 0;
     while (admit(s))
         continue;
     for (struct sequence *q = s->running.first; q != NULL; q = q->next) {
@@ -343,7 +356,7 @@ enum scheduler_outcome scheduler_plan(struct scheduler *s, struct plan *plan)
         if (!plan_tokens(s, q, left < room ? left : room, plan))
             return SCHEDULER_NO_MEMORY;
     }
-    if (plan->header.row_count == 0 && plan->header.release_count == 0 && plan->header.drill.phase == DRILL_NONE)
+    if (plan->header.row_count == 0 && plan->header.release_count == 0 && plan->header.drill_count == 0)
         return SCHEDULER_IDLE;
     plan->header.step = ++s->steps;
     return SCHEDULER_PLANNED;

@@ -65,8 +65,8 @@ struct sequence *scheduler_submit(struct scheduler *scheduler, const struct sche
                                   size_t text_bytes);
 void scheduler_cancel(struct scheduler *scheduler, struct sequence *sequence);
 
-/* Carried by the next plan. */
-void scheduler_arm(struct scheduler *scheduler, struct plan_drill drill);
+/* Carried by the next plan. False when that plan carries as many as it can. */
+bool scheduler_arm(struct scheduler *scheduler, struct plan_drill drill);
 
 enum scheduler_outcome { SCHEDULER_IDLE = 0, SCHEDULER_PLANNED, SCHEDULER_NO_MEMORY };
 

@@ -226,8 +226,10 @@ static void handle_line(struct server *s, struct client *c, const char *line, si
         break;
     }
     case PROTOCOL_ARM:
-        scheduler_arm(s->scheduler, m.drill);
-        client_print(c, "{\"armed\":true}\n");
+        if (scheduler_arm(s->scheduler, m.drill))
+            client_print(c, "{\"armed\":true}\n");
+        else
+            client_error(c, NULL, "too many drills were armed at once; arm again after the next step");
         break;
     }
     protocol_free(&m);

@@ -25,9 +25,8 @@ enum {
 struct server; /* opaque */
 
 /*
- * `listen`: "unix:PATH" or "tcp:127.0.0.1:PORT" (port 0: any). A Unix socket is bound under a name of its own beside
- * PATH and takes PATH over in server_listen, so engines may share one PATH; engines may share one TCP port as well.
- * NULL with the reason in ret_text.
+ * `listen`: "unix:PATH" or "tcp:127.0.0.1:PORT" (port 0: any); engines may share one, see endpoint.h. NULL with the
+ * reason in ret_text.
  */
 struct server *server_open(const char *listen, char *ret_text, size_t text_bytes);
 /* Where clients connect, with the real port. Borrowed. */

@@ -133,20 +133,23 @@ enum kv_status step_execute(struct step_executor *e, const struct plan *plan, co
 {
     struct kv_store *kv = e->kv;
     *ret_logits = NULL;
-    if (plan->header.drill.phase != DRILL_NONE && plan->header.drill.rank == e->rank) {
-        e->drill = plan->header.drill;
+    for (uint32_t i = 0; i < plan->header.drill_count; i++) {
+        const struct plan_drill *drill = &plan->header.drills[i];
+        if (drill->rank != DRILL_EVERY_RANK && drill->rank != e->rank)
+            continue;
+        e->drill = *drill;
         e->drill_seen = 0;
     }
     enum kv_status status = release_and_acquire(e, plan);
     if (status != KV_OK)
         return status;
-    struct layer_drill drill = {.executor = e};
-    status = prepare_rows(e, plan, &drill);
+    struct layer_drill passing = {.executor = e};
+    status = prepare_rows(e, plan, &passing);
     if (status != KV_OK)
         return status;
     if (plan->header.row_count != 0) {
         uint64_t token = kv->backend->step_begin(kv);
-        model_forward(e->model, e->rows, plan->header.row_count, kv->base, at_layer, &drill, ret_logits);
+        model_forward(e->model, e->rows, plan->header.row_count, kv->base, at_layer, &passing, ret_logits);
         kv->backend->step_complete(kv, token);
         kv->last_token = token;
         status = seal(e, plan);

@@ -62,6 +62,10 @@ static void stats_and_arm_are_read(void **state)
     assert_int_equal(m.drill.rank, 1);
     assert_int_equal(m.drill.after, 3);
     protocol_free(&m);
+    assert_true(parse("{\"op\":\"arm\",\"rank\":\"all\",\"at\":\"prefill\"}", &m, text));
+    assert_true(m.drill.rank == DRILL_EVERY_RANK);
+    assert_int_equal(m.drill.after, 1);
+    protocol_free(&m);
 }
 
 static void bad_lines_are_named(void **state)
@@ -98,6 +102,7 @@ static void bad_lines_are_named(void **state)
         {"{\"op\":\"generate\",\"id\":\"a\",\"prompt\":\"x\",\"temperature\":101}", "temperature must be", true},
         {"{\"op\":\"generate\",\"id\":\"a\",\"prompt\":\"x\",\"temperature\":\"hot\"}", "temperature must be", true},
         {"{\"op\":\"arm\",\"rank\":2,\"at\":\"seal\"}", "rank must be an integer from 0 to 1", false},
+        {"{\"op\":\"arm\",\"rank\":\"some\",\"at\":\"seal\"}", "rank must be an integer", false},
         {"{\"op\":\"arm\",\"rank\":0,\"at\":\"lunch\"}", "at must be", false},
         {"{\"op\":\"arm\",\"rank\":0,\"at\":\"seal\",\"after\":0}", "after must be", false},
         {"{\"op\":\"\xff\xfe\"}", "not a JSON object", false},

@@ -405,15 +405,14 @@ static void idle_ranks_do_not_run(void **state)
     close_client(&c);
 }
 
-/* That rank is gone where the drill said, and the engine with it. */
-static void check_drill(const char *phase, uint32_t rank, uint32_t after)
+/* Arms a drill, asks for streams, and waits for the engine's end. `rank` as in the protocol. */
+static void run_drill(struct engine *e, const char *rank, const char *phase, uint32_t after)
 {
-    struct engine e;
     struct client c;
-    char last[64], byte;
-    start_engine(&e, "2", NULL);
-    connect_client(&e, &c);
-    send_line(&c, "{\"op\":\"arm\",\"rank\":%u,\"at\":\"%s\",\"after\":%u}", rank, phase, after);
+    char byte;
+    start_engine(e, "2", NULL);
+    connect_client(e, &c);
+    send_line(&c, "{\"op\":\"arm\",\"rank\":%s,\"at\":\"%s\",\"after\":%u}", rank, phase, after);
     json_t *armed = read_line(&c);
     assert_true(json_is_true(json_object_get(armed, "armed")));
     json_decref(armed);
@@ -422,28 +421,144 @@ static void check_drill(const char *phase, uint32_t rank, uint32_t after)
     struct pollfd entry = {.fd = c.fd, .events = POLLIN};
     while (poll(&entry, 1, UNIT_PATIENCE_MS) > 0 && recv(c.fd, &byte, 1, 0) > 0)
         continue;
-    int status = unit_wait(e.launcher);
+    int status = unit_wait(e->launcher);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) != 0);
-    uint32_t seals = count_events(&e, rank, "seal", last);
-    assert_string_not_equal(last, "end");
-    if (strcmp(phase, "seal") == 0) {
-        assert_int_equal(seals, after - 1);
-        assert_true(count_events(&e, rank, "write", NULL) >= after);
-    }
-    if (strcmp(phase, "prefill") == 0)
-        assert_int_equal(count_events(&e, 0, "token", NULL), 0);
-    if (strcmp(phase, "decode") == 0)
-        assert_true(count_events(&e, 0, "token", NULL) > 0);
     close_client(&c);
-    remove_engine(&e);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        char last[64];
+        (void)count_events(e, i, "join", last);
+        assert_string_not_equal(last, "end");
+    }
 }
 
 static void drills_end_a_rank_where_they_say(void **state)
 {
+    struct engine e;
     (void)state;
-    check_drill("prefill", 1, 1);
-    check_drill("decode", 0, 3);
-    check_drill("seal", 1, 5);
+    run_drill(&e, "1", "prefill", 1);
+    assert_int_equal(count_events(&e, 0, "token", NULL), 0);
+    assert_true(count_events(&e, 1, "write", NULL) > 0);
+    remove_engine(&e);
+    run_drill(&e, "0", "decode", 3);
+    assert_true(count_events(&e, 0, "token", NULL) > 0);
+    remove_engine(&e);
+    run_drill(&e, "1", "seal", 5);
+    assert_int_equal(count_events(&e, 1, "seal", NULL), 4);
+    assert_true(count_events(&e, 1, "write", NULL) >= 5);
+    remove_engine(&e);
+    run_drill(&e, "\"all\"", "seal", 5);
+    assert_true(count_events(&e, 0, "seal", NULL) <= 4); /* fewer: ended along with a faster rank */
+    assert_true(count_events(&e, 1, "seal", NULL) <= 4);
+    assert_int_equal(count_events(&e, 0, "seal", NULL) == 4 || count_events(&e, 1, "seal", NULL) == 4, 1);
+    remove_engine(&e);
+}
+
+static void four_ranks_do_as_two(void **state)
+{
+    static struct answers together, alone;
+    struct engine e;
+    struct client c;
+    (void)state;
+    start_engine(&e, "4", NULL);
+    connect_client(&e, &c);
+    for (int i = 0; i < 4; i++)
+        ask(&c, i, ANSWER);
+    collect(&c, &together, 4);
+    for (int i = 0; i < 4; i++) {
+        ask(&c, i, ANSWER);
+        collect(&c, &alone, 1);
+        assert_memory_equal(alone.tokens[i], together.tokens[i], sizeof alone.tokens[i]);
+    }
+    close_client(&c);
+    end_engine(&e);
+    for (uint32_t rank = 1; rank < 4; rank++)
+        assert_int_equal(count_events(&e, rank, "seal", NULL), count_events(&e, 0, "seal", NULL));
+    remove_engine(&e);
+}
+
+static void clients_over_the_limit_are_told(void **state)
+{
+    enum { CLIENTS = 256 };
+    static struct client clients[CLIENTS];
+    struct client late;
+    for (int i = 0; i < CLIENTS; i++)
+        connect_client(*state, &clients[i]);
+    assert_true(try_connect(*state, &late));
+    expect_error(&late, "too many clients");
+    close_client(&late);
+    for (int i = 0; i < CLIENTS; i++)
+        close_client(&clients[i]);
+    /* And there is room again, once it has noticed that they left. */
+    const uint64_t deadline = gms_clock_ns() + UNIT_PATIENCE_MS * GMS_NS_PER_MS;
+    for (bool greeted = false; !greeted;) {
+        assert_true(try_connect(*state, &late) && gms_clock_poll_ms(deadline) > 0);
+        json_t *object = read_line(&late);
+        greeted = json_object_get(object, "hello") != NULL;
+        json_decref(object);
+        close_client(&late);
+    }
+}
+
+/* A client that asks for much and reads nothing loses its connection, and nobody else's answer waits for it. */
+static void a_client_that_does_not_read_is_dropped(void **state)
+{
+    static struct answers answers;
+    struct client deaf, c;
+    connect_client(*state, &deaf);
+    char *lines = malloc(LINE_BYTES);
+    size_t used = 0;
+    while (used < LINE_BYTES - 64) {
+        memcpy(lines + used, "{\"op\":\"stats\"}\n", 15);
+        used += 15;
+    }
+    int flags = fcntl(deaf.fd, F_GETFL);
+    fcntl(deaf.fd, F_SETFL, flags | O_NONBLOCK);
+    const uint64_t deadline = gms_clock_ns() + UNIT_PATIENCE_MS * GMS_NS_PER_MS;
+    for (size_t at = 0;;) {
+        ssize_t sent = send(deaf.fd, lines + at, used - at, MSG_NOSIGNAL);
+        if (sent < 0 && errno != EAGAIN)
+            break; /* dropped */
+        at = sent > 0 ? (at + (size_t)sent) % used : at;
+        struct pollfd entry = {.fd = deaf.fd, .events = POLLOUT};
+        (void)poll(&entry, 1, 100);
+        assert_true(gms_clock_poll_ms(deadline) > 0);
+    }
+    free(lines);
+    close_client(&deaf);
+    connect_client(*state, &c);
+    ask(&c, 2, ANSWER);
+    collect(&c, &answers, 1);
+    close_client(&c);
+}
+
+/* The socket of a later engine takes the path over, and the first one does not remove it when it ends. */
+static void engines_may_share_a_path(void **state)
+{
+    struct engine first, second;
+    struct client c;
+    char listen[4096];
+    (void)state;
+    start_engine(&first, "1", NULL);
+    connect_client(&first, &c);
+    close_client(&c);
+    snprintf(listen, sizeof listen, "--listen=unix:%s/s", first.directory);
+    start_engine(&second, "1", listen);
+    char path[4096];
+    snprintf(path, sizeof path, "%s/engine0.0.0.log", second.directory);
+    const uint64_t deadline = gms_clock_ns() + UNIT_PATIENCE_MS * GMS_NS_PER_MS;
+    while (access(path, F_OK) != 0 || count_events(&second, 0, "serving", NULL) == 0) {
+        assert_true(gms_clock_poll_ms(deadline) > 0);
+        (void)poll(NULL, 0, 10);
+    }
+    end_engine(&first);
+    connect_client(&first, &c); /* by path: this is the second */
+    assert_int_equal(ask_stat(&c, "active"), 0);
+    close_client(&c);
+    end_engine(&second);
+    snprintf(path, sizeof path, "%s/s", first.directory);
+    assert_int_equal(access(path, F_OK), -1);
+    remove_engine(&first);
+    remove_engine(&second);
 }
 
 static int run_program(const char *a, const char *b)
@@ -484,7 +599,11 @@ int main(void)
         cmocka_unit_test(one_id_at_a_time),
         cmocka_unit_test(a_client_that_leaves_takes_its_requests_along),
         cmocka_unit_test(idle_ranks_do_not_run),
+        cmocka_unit_test(clients_over_the_limit_are_told),
+        cmocka_unit_test(a_client_that_does_not_read_is_dropped),
         cmocka_unit_test(drills_end_a_rank_where_they_say),
+        cmocka_unit_test(four_ranks_do_as_two),
+        cmocka_unit_test(engines_may_share_a_path),
         cmocka_unit_test(options_are_checked_before_anything_starts),
     };
     return cmocka_run_group_tests(tests, open_group, close_group);
