@@ -170,12 +170,12 @@ static void enter_namespace(const struct gms_guardian_order *order)
         map_ids(order);
     }
     /* /proc must show the pids that getpid() tells, or a library that opens /proc/<its pid> reads about somebody else.
-     * Mounts made outside later still appear inside; ours stay ours. */
+     * Only the mount that ours will cover is cut off from the outside; where /proc is no mount (a bare chroot), all. */
     if (unshare(CLONE_NEWNS) != 0) {
         fail(order, "make a mount namespace");
     }
-    if (mount(NULL, "/", NULL, MS_SLAVE | MS_REC, NULL) != 0) {
-        fail(order, "detach the mount namespace");
+    if (mount(NULL, "/proc", NULL, MS_PRIVATE, NULL) != 0 && mount(NULL, "/", NULL, MS_SLAVE | MS_REC, NULL) != 0) {
+        fail(order, "detach /proc in the mount namespace");
     }
     if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) != 0) {
         fail(order, "mount a fresh /proc");

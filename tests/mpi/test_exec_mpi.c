@@ -7,10 +7,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "base/fd.h"
 #include "harness.h"
+
+enum { LAUNCH_MS = 60000 };
 
 static const char *const kinds[] = {"auto", "subreaper", "pid-namespace"};
 
@@ -22,6 +30,44 @@ static const char *variable(const char *name)
         fail_msg("%s is not set: run this through ctest", name);
     }
     return value;
+}
+
+static const char *gms_exec(void)
+{
+    static char path[512];
+
+    snprintf(path, sizeof path, "%s/gms-exec", variable("GMS_BIN"));
+    return path;
+}
+
+/* Runs `words` until its end, output to `log`. Its exit code, -1 when it had to be killed. */
+static int launch(const char *const *words, const char *log)
+{
+    int pidfd, status;
+    bool ended;
+    pid_t pid;
+
+    fflush(stdout);
+    fflush(stderr);
+    pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        int fd = open(log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+        dup2(fd, 1);
+        dup2(fd, 2);
+        execvp(words[0], (char **)(uintptr_t)words);
+        _exit(127);
+    }
+    assert_int_equal(gms_pidfd_open(pid, &pidfd, NULL), GMS_OK);
+    struct pollfd ready = {.fd = pidfd, .events = POLLIN};
+    ended = poll(&ready, 1, LAUNCH_MS) == 1;
+    if (!ended) {
+        gms_pidfd_signal(pidfd, SIGKILL);
+    }
+    gms_fd_close(&pidfd);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return ended && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 static void print_file(const char *path)
@@ -56,7 +102,7 @@ static void an_engines_own_mpi_works_in_every_container(void **state)
 {
     const struct cluster_options options = {.ranks = 4};
     struct cluster cluster;
-    char exec[512], log[128];
+    char log[128];
 
     (void)state;
     cluster_start(&cluster, &options);
@@ -68,7 +114,7 @@ static void an_engines_own_mpi_works_in_every_container(void **state)
                                    "--oversubscribe",
                                    "-np",
                                    count,
-                                   program("gms-exec", exec),
+                                   gms_exec(),
                                    "--run-dir",
                                    cluster.run_dir,
                                    "--engine",
@@ -80,7 +126,7 @@ static void an_engines_own_mpi_works_in_every_container(void **state)
                                    NULL};
 
             snprintf(count, sizeof count, "%d", ranks);
-            int code = run_program((char **)(uintptr_t)words, log);
+            int code = launch(words, log);
             if (code != 0 || !file_has(log, "wrong words: 0")) {
                 print_error("%s, %d ranks: exit code %d\n", kinds[k], ranks, code);
                 print_file(log);
@@ -97,7 +143,7 @@ static void a_failed_rank_is_seen_by_its_launcher(void **state)
 {
     const struct cluster_options options = {.ranks = 2};
     struct cluster cluster;
-    char exec[512], log[128];
+    char log[128];
 
     (void)state;
     cluster_start(&cluster, &options);
@@ -106,7 +152,7 @@ static void a_failed_rank_is_seen_by_its_launcher(void **state)
                            "--oversubscribe",
                            "-np",
                            "2",
-                           program("gms-exec", exec),
+                           gms_exec(),
                            "--run-dir",
                            cluster.run_dir,
                            "--engine",
@@ -116,7 +162,7 @@ static void a_failed_rank_is_seen_by_its_launcher(void **state)
                            "-c",
                            "test $GMS_RANK = 1 && exit 9; exec sleep 1000",
                            NULL};
-    assert_int_equal(run_program((char **)(uintptr_t)words, log), 9);
+    assert_int_equal(launch(words, log), 9);
     cluster_stop(&cluster);
 }
 
