@@ -297,8 +297,9 @@ static gms_status start_keeper(struct drill_deployment *deployment, struct gms_e
     return status;
 }
 
-/* What Open MPI wants on a machine with fewer cores than ranks, and from root; whoever has set them otherwise wins. */
-static void allow_mpirun(void)
+/* What Open MPI wants on a machine with fewer cores than ranks, and from root; whoever has set them otherwise wins. Its
+ * shared-memory files go to `scratch`: killed ranks leave theirs behind. */
+static void allow_mpirun(const char *scratch)
 {
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
@@ -307,6 +308,8 @@ static void allow_mpirun(void)
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
     }
+    setenv("OMPI_MCA_btl_vader_backing_directory", scratch, 0); /* Open MPI 4 */
+    setenv("OMPI_MCA_btl_sm_backing_directory", scratch, 0);    /* Open MPI 5 */
 }
 
 static gms_status start_coordinators(struct drill_deployment *deployment, struct gms_error *ret_error)
@@ -335,8 +338,9 @@ static gms_status start_coordinators(struct drill_deployment *deployment, struct
     return status;
 }
 
-gms_status drill_deployment_start(const struct drill_plan *plan, const char *dir, const char *word,
-                                  struct drill_deployment *ret_deployment, struct gms_error *ret_error)
+gms_status drill_deployment_start(const struct drill_plan *plan, const char *dir, const char *shared_dir,
+                                  const char *word, struct drill_deployment *ret_deployment,
+                                  struct gms_error *ret_error)
 {
     struct drill_deployment *deployment = ret_deployment;
     init(plan, deployment);
@@ -346,7 +350,7 @@ gms_status drill_deployment_start(const struct drill_plan *plan, const char *dir
     snprintf(deployment->config, sizeof deployment->config, "%.490s/deployment.cfg", dir);
     if (mkdir(dir, 0700) != 0 || mkdir(deployment->run_dir, 0700) != 0 || mkdir(deployment->log_dir, 0700) != 0)
         return gms_fail(ret_error, GMS_E_SYSTEM, "%s cannot be made: %s", dir, strerror(errno));
-    allow_mpirun();
+    allow_mpirun(shared_dir);
     gms_status status = write_config(deployment, word, ret_error);
     if (status == GMS_OK)
         status = start_keeper(deployment, ret_error);
@@ -482,8 +486,8 @@ size_t drill_deployment_stop(struct drill_deployment *deployment)
     if (!deployment->attached) {
         /* Engines first, all asked at once; then the coordinators in their own way; then whatever is left. */
         for (uint32_t engine = 0; engine < DRILL_MAX_ENGINES; engine++)
-            if (deployment->engines[engine].launcher != NULL && !deployment->engines[engine].launcher->ended)
-                gms_pidfd_signal(deployment->engines[engine].launcher->pidfd, SIGTERM);
+            if (deployment->engines[engine].launcher != NULL)
+                drill_process_ask(deployment->engines[engine].launcher);
         for (uint32_t engine = 0; engine < DRILL_MAX_ENGINES; engine++)
             if (deployment->engines[engine].launcher != NULL)
                 drill_process_end(deployment->engines[engine].launcher, 5000);

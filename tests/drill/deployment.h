@@ -31,9 +31,11 @@ struct drill_deployment {
 };
 
 /* Starts keeper and coordinators in `dir` (made; its path is kept short: sockets live in it) and waits until every rank
- * answers. `word` tells two deployments of one drill apart. On failure everything it started has ended again. */
-gms_status drill_deployment_start(const struct drill_plan *plan, const char *dir, const char *word,
-                                  struct drill_deployment *ret_deployment, struct gms_error *ret_error);
+ * answers. `shared_dir` is for what MPI keeps in shared memory; `word` tells two deployments of one drill apart. On
+ * failure everything it started has ended again. */
+gms_status drill_deployment_start(const struct drill_plan *plan, const char *dir, const char *shared_dir,
+                                  const char *word, struct drill_deployment *ret_deployment,
+                                  struct gms_error *ret_error);
 /* Looks at the running deployment of plan->attach. */
 gms_status drill_deployment_attach(const struct drill_plan *plan, struct drill_deployment *ret_deployment,
                                    struct gms_error *ret_error);

@@ -245,6 +245,15 @@ bool drill_process_wait(struct drill_process *process, uint64_t deadline_ns)
     }
 }
 
+void drill_process_ask(struct drill_process *process)
+{
+    notice_end(process);
+    process->asked_to_end = true;
+    if (!process->ended && !process->signalled)
+        gms_pidfd_signal(process->pidfd, SIGTERM);
+    process->signalled = true;
+}
+
 void drill_process_end(struct drill_process *process, int grace_ms)
 {
     notice_end(process);
@@ -252,7 +261,7 @@ void drill_process_end(struct drill_process *process, int grace_ms)
     if (process->ended)
         return;
     if (grace_ms > 0) {
-        gms_pidfd_signal(process->pidfd, SIGTERM);
+        drill_process_ask(process);
         if (drill_process_wait(process, gms_clock_ns() + (uint64_t)grace_ms * GMS_NS_PER_MS))
             return;
     }

@@ -22,8 +22,9 @@ struct drill_process {
     pid_t pid;
     int pidfd; /* owned; -1 once ended and reaped */
     bool ended;
-    int wait_status; /* as of waitpid, once ended */
-    bool asked_to_end;
+    int wait_status;   /* as of waitpid, once ended */
+    bool asked_to_end; /* its end is no surprise */
+    bool signalled;    /* got its SIGTERM: mpirun takes a second one for impatience and leaves its files behind */
 };
 
 struct drill_processes {
@@ -49,6 +50,8 @@ const struct drill_process *drill_processes_check(struct drill_processes *proces
 
 /* Waits until the process has ended; false when `deadline_ns` (monotonic) passes first. */
 bool drill_process_wait(struct drill_process *process, uint64_t deadline_ns);
+/* Sends SIGTERM once and does not wait: several may be asked together before each is ended. */
+void drill_process_ask(struct drill_process *process);
 /* SIGTERM, `grace_ms`, then SIGKILL to it and all its descendants. */
 void drill_process_end(struct drill_process *process, int grace_ms);
 /* Everything, in reverse order of starting, then whatever descends from the drill still. Leaves none behind; entries

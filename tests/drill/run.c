@@ -34,7 +34,7 @@ struct run {
     struct drill_result *result;
     FILE *progress;
     uint64_t started_ns;
-    char work_dir[DRILL_PATH_BYTES];
+    char work_dir[DRILL_PATH_BYTES], shared_dir[DRILL_PATH_BYTES];
     bool made_work_dir;
     struct drill_prompts prompts;
     char *long_prompts[DRILL_MAX_STREAMS]; /* owned; prompts that are used again, made different */
@@ -96,6 +96,9 @@ static gms_status make_work_dir(struct run *run, struct gms_error *ret_error)
             return gms_fail(ret_error, GMS_E_SYSTEM, "%s cannot be made: %s", run->work_dir, strerror(errno));
     }
     run->made_work_dir = true;
+    snprintf(run->shared_dir, sizeof run->shared_dir, "/dev/shm/gms-drill-XXXXXX");
+    if (mkdtemp(run->shared_dir) == NULL)
+        memcpy(run->shared_dir, run->work_dir, sizeof run->shared_dir);
     return GMS_OK;
 }
 
@@ -171,7 +174,7 @@ static gms_status run_control_apart(struct run *run, struct gms_error *ret_error
     snprintf(dir, sizeof dir, "%.500s/c", run->work_dir);
     struct drill_deployment *deployment = &run->control_deployment;
     say(run, "control run: a deployment of its own, %u ranks", run->plan->ranks);
-    gms_status status = drill_deployment_start(run->plan, dir, "control", deployment, ret_error);
+    gms_status status = drill_deployment_start(run->plan, dir, run->shared_dir, "control", deployment, ret_error);
     if (status != GMS_OK)
         return status;
     status = drill_deployment_launch(deployment, 0, ret_error);
@@ -203,7 +206,7 @@ static gms_status start_deployment(struct run *run, struct gms_error *ret_error)
 {
     char dir[DRILL_PATH_BYTES];
     snprintf(dir, sizeof dir, "%.500s/d", run->work_dir);
-    gms_status status = drill_deployment_start(run->plan, dir, "fault", &run->deployment, ret_error);
+    gms_status status = drill_deployment_start(run->plan, dir, run->shared_dir, "fault", &run->deployment, ret_error);
     if (status != GMS_OK)
         return status;
     say(run, "keeper and %u coordinator ranks are up", run->deployment.ranks);
@@ -567,6 +570,8 @@ void drill_run(const struct drill_plan *plan, FILE *progress, struct drill_resul
     for (size_t i = 0; i < DRILL_MAX_STREAMS; i++)
         free(run->long_prompts[i]);
     ret_result->wall_ns = gms_clock_ns() - run->started_ns;
+    if (run->made_work_dir && strcmp(run->shared_dir, run->work_dir) != 0)
+        nftw(run->shared_dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     snprintf(ret_result->work_dir, sizeof ret_result->work_dir, "%s", run->made_work_dir ? run->work_dir : "");
     free(run);
 }
