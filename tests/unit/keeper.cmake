@@ -1,5 +1,12 @@
-# gms-keeper as a program.
-foreach(test test_keeper test_keeper_process)
+# The deployment file, the store, and gms-keeper as a program.
+foreach(test test_config test_config_files)
+  gms_add_test(NAME ${test} SOURCES ${test}.c LIBRARIES gms_coord gms_base)
+  target_compile_definitions(${test} PRIVATE GMS_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+endforeach()
+foreach(test test_store test_store_faults)
+  gms_add_test(NAME ${test} SOURCES ${test}.c LIBRARIES gms_coord gms_base PkgConfig::SQLITE)
+endforeach()
+foreach(test test_keeper test_keeper_process test_keeper_clients)
   gms_add_test(NAME ${test} SOURCES ${test}.c LIBRARIES gms_keeper_client gms_wire gms_base TIMEOUT 120)
   add_dependencies(${test} gms-keeper)
   set_tests_properties(${test} PROPERTIES ENVIRONMENT "${GMS_TEST_ENVIRONMENT}")

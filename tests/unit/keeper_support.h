@@ -187,6 +187,35 @@ static inline gms_status holder_run(uint64_t world, uint32_t rank, holder_work w
     return status;
 }
 
+static inline void put_one(struct gms_keeper_client *client)
+{
+    int fd = memfd_create("x", MFD_CLOEXEC);
+    child_check(write(fd, "kept", 4) == 4);
+    child_check(gms_keeper_put(client, "pool/kv/0", fd, NULL, 0, &error) == GMS_OK);
+}
+
+static inline void get_one(struct gms_keeper_client *client)
+{
+    char data[8] = "";
+    int fd = -1;
+    child_check(gms_keeper_get(client, "pool/kv/0", &fd, NULL, NULL, &error) == GMS_OK);
+    child_check(pread(fd, data, sizeof(data), 0) == 4 && memcmp(data, "kept", 4) == 0);
+}
+
+static inline void wait_until(bool (*condition)(void))
+{
+    uint64_t deadline_ns = gms_clock_ns() + UNIT_PATIENCE_MS * GMS_NS_PER_MS;
+    while (!condition()) {
+        assert_true(gms_clock_ns() < deadline_ns);
+        poll(NULL, 0, 2);
+    }
+}
+
+static inline void run_path(const char *name, char ret_path[GMS_RUN_PATH_BYTES])
+{
+    assert_ok(gms_run_dir_path(keeper.run_dir, name, -1, ret_path, &error));
+}
+
 /* ------------------------------------------------------------------------------------------ raw messages ------- */
 
 static uint8_t raw_buffer[GMS_WIRE_MAX_BYTES];
