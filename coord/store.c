@@ -305,6 +305,22 @@ static gms_status walk_records(gms_store *store, gms_store_visit visit, void *co
     return status;
 }
 
+/* Is this at least what the keeper has been told of? */
+static gms_status check_mirror(const gms_store *store, const struct gms_store_options *options,
+                               const struct owner *owner, struct gms_error *ret_error)
+{
+    uint64_t world = owner->present ? owner->world : 0;
+
+    if (options->fresh || options->mirror_number == 0 || world > options->mirror_world ||
+        (world == options->mirror_world && store->last >= options->mirror_number))
+        return GMS_OK;
+    return gms_fail(ret_error, GMS_E_IN_DOUBT,
+                    "store %s: %s, but the keeper has been told of record %" PRIu64 " in world %" PRIu64
+                    ": the store was lost or is an older copy. End every engine, then start with --fresh",
+                    store->path, world == 0 ? "is missing" : "ends earlier", options->mirror_number,
+                    options->mirror_world);
+}
+
 /* Decides what an existing store is to us. *ret_aside: why it must be moved aside, else untouched. */
 static gms_status judge(gms_store *store, const struct gms_store_options *options, const char *boot_id,
                         struct owner *ret_owner, const char **ret_aside, struct gms_error *ret_error)
@@ -313,7 +329,7 @@ static gms_status judge(gms_store *store, const struct gms_store_options *option
     if (status != GMS_OK)
         return status;
     if (!ret_owner->present)
-        return GMS_OK;
+        return check_mirror(store, options, ret_owner, ret_error);
     if (strcmp(ret_owner->boot_id, boot_id) != 0) {
         *ret_aside = "state of another boot, whose memory is gone";
         return GMS_OK;
@@ -337,7 +353,7 @@ static gms_status judge(gms_store *store, const struct gms_store_options *option
             ", an earlier start of the coordinators, and this version does not resume one. End every engine "
             "of it, then start with --fresh (moves it to .old) or remove the run directory",
             store->path, store->last, ret_owner->world);
-    return GMS_OK;
+    return check_mirror(store, options, ret_owner, ret_error);
 }
 
 static gms_status prepare(gms_store *store, const struct gms_store_options *options, const char *boot_id,

@@ -26,7 +26,10 @@ struct gms_store_options {
     const char *boot_id; /* borrowed; NULL: this boot's */
     uint64_t world;      /* not 0 */
     uint64_t keeper;     /* the keeper's incarnation, kept for people; 0: unknown */
-    bool fresh;          /* the operator's word that earlier state may be set aside */
+    /* What the keeper remembers of this rank's store (gms_keeper_client); 0: nothing. A store that is missing or older
+     * was lost, restored or exchanged, while engines may still map what it knew of (V12). */
+    uint64_t mirror_world, mirror_number;
+    bool fresh; /* the operator's word that earlier state may be set aside */
 };
 
 /*
@@ -34,9 +37,9 @@ struct gms_store_options {
  * earlier, is moved to "PATH.old" and gms_store_note says so. Sets SIGXFSZ to ignored, so that a file size limit is an
  * error here and not the end of the process.
  *
- * Errors: IN_DOUBT (records of an earlier world of this boot: what to do is in the text), FOREIGN_WORLD (written by a
- * newer world), CORRUPT (names the damaged record), BUSY (another process has it open), VERSION (format), STORE (cannot
- * be read or written), INVALID. After failure the files are as they were.
+ * Errors: IN_DOUBT (records of an earlier world of this boot, or fewer than the mirror says: what to do is in the
+ * text), FOREIGN_WORLD (written by a newer world), CORRUPT (names the damaged record), BUSY (another process has it
+ * open), VERSION (format), STORE (cannot be read or written), INVALID. After failure the files are as they were.
  */
 gms_status gms_store_open(const struct gms_store_options *options, gms_store **ret_store, struct gms_error *ret_error);
 

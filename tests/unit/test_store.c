@@ -149,6 +149,43 @@ static void test_worlds(void **state)
     gms_store_close(store);
 }
 
+static gms_status open_mirrored(uint64_t world, uint64_t mirror_world, uint64_t mirror_number, bool fresh,
+                                gms_store **ret_store)
+{
+    struct gms_store_options options = {.path = store_path,
+                                        .boot_id = boot_a,
+                                        .world = world,
+                                        .fresh = fresh,
+                                        .mirror_world = mirror_world,
+                                        .mirror_number = mirror_number};
+    memset(&error, 0, sizeof(error));
+    return gms_store_open(&options, ret_store, &error);
+}
+
+/* Reported fault V12: a store that was deleted, cut or restored from an old copy, while engines live. */
+static void test_older_than_the_keeper_says(void **state)
+{
+    gms_store *store = NULL;
+    (void)state;
+    assert_status(open_mirrored(6, 5, 3, false, &store), GMS_E_IN_DOUBT); /* deleted */
+    assert_text_has("is missing");
+    assert_text_has("record 3 in world 5");
+    assert_ok(open_mirrored(5, 0, 0, false, &store));
+    append_many(store, 4);
+    gms_store_close(store);
+    assert_ok(open_mirrored(5, 5, 4, false, &store));
+    gms_store_close(store);
+    assert_ok(open_mirrored(5, 5, 3, false, &store)); /* stored, and the keeper not told yet */
+    gms_store_close(store);
+    assert_status(open_mirrored(5, 5, 5, false, &store), GMS_E_IN_DOUBT);
+    assert_text_has("ends earlier");
+    assert_status(open_mirrored(7, 6, 1, false, &store), GMS_E_IN_DOUBT); /* a copy from before world 6 */
+    assert_ok(open_mirrored(7, 6, 1, true, &store));
+    gms_store_close(store);
+    assert_ok(open_mirrored(8, 6, 1, false, &store)); /* world 7 stored nothing, but it had set all aside */
+    gms_store_close(store);
+}
+
 static void test_arguments(void **state)
 {
     char longest[1024];
@@ -391,6 +428,7 @@ int main(void)
         TEST(test_second_opener_is_refused),
         TEST(test_other_boot_is_set_aside),
         TEST(test_worlds),
+        TEST(test_older_than_the_keeper_says),
         TEST(test_arguments),
         TEST(test_odd_places),
         TEST(test_damaged_records_are_named),
