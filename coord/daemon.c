@@ -178,12 +178,13 @@ static void on_beat(void *context)
     struct gms_daemon *daemon = context;
     struct gms_core_view view;
     gms_core_look(daemon->core, &view);
-    for (uint32_t engine = 0; engine < GMS_MAX_ENGINES && view.writer_incarnation != 0; engine++) {
-        if (view.engines[engine].role != GMS_ROLE_PARKED)
-            continue;
-        gms_pools_refresh(daemon->pools, view.writer_incarnation, view.engines[engine].incarnation);
-        break; /* the likely successor */
-    }
+    const struct gms_core_engine_view *next = NULL; /* the core chooses the one that has been parked longest */
+    for (uint32_t engine = 0; engine < GMS_MAX_ENGINES; engine++)
+        if (view.engines[engine].role == GMS_ROLE_PARKED &&
+            (next == NULL || view.engines[engine].parked_round < next->parked_round))
+            next = &view.engines[engine];
+    if (view.writer_incarnation != 0 && next != NULL)
+        gms_pools_refresh(daemon->pools, view.writer_incarnation, next->incarnation);
     gms_pools_freeze_pending(daemon->pools);
     look_after_keeper(daemon);
 }

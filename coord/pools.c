@@ -559,14 +559,11 @@ gms_status gms_pools_classify(struct gms_pools *pools, uint64_t source, uint64_t
     for (uint32_t index = 0; index < GMS_MAX_POOLS; index++) {
         indexes[index] = pools->pools[index].index;
         pools->pools[index].index_source = 0; /* the words it was made for are not the truth any more */
-        const struct gms_directory *directory = from != NULL ? from->directories[index] : NULL;
-        for (uint32_t slot = 0; directory != NULL && slot < directory->slot_count; slot++)
-            if (gms_slot_word_state(gms_directory_word(directory, slot)) == GMS_SLOT_SEALED)
-                ret_counts->sealed_here++;
     }
     gms_status status = gms_directory_classify(indexes, from != NULL ? from->directories : nothing, to->directories,
                                                source_clean, counts, ret_error);
     for (uint32_t index = 0; index < GMS_MAX_POOLS && status == GMS_OK; index++) {
+        ret_counts->sealed_here += counts[index].adoptable + counts[index].damaged;
         ret_counts->adoptable += counts[index].adoptable;
         ret_counts->free += counts[index].free;
         ret_counts->quarantined += counts[index].quarantined;
@@ -596,8 +593,9 @@ gms_status gms_pools_bulk(struct gms_pools *pools, struct gms_round *round, uint
     uint8_t *adoptable = maps, *usable = maps + bytes;
     for (uint32_t index = 0; index < GMS_MAX_POOLS && owner != NULL; index++)
         if (owner->directories[index] != NULL)
-            gms_directory_bulk_vectors(owner->directories[index], adoptable + offsets[index], usable + offsets[index],
-                                       digests + 8 * offsets[index]);
+            gms_directory_bulk_vectors_indexed(owner->directories[index], pools->pools[index].index,
+                                               adoptable + offsets[index], usable + offsets[index],
+                                               digests + 8 * offsets[index]);
     struct gms_round_bulk_result result;
     gms_status status = gms_round_bulk(round, (uint32_t)(8 * bytes), adoptable, usable, digests, &result, ret_error);
     memset(ret_adopted, 0, sizeof *ret_adopted);

@@ -244,15 +244,31 @@ static uint32_t bits_in(const uint8_t *bitmap, size_t bytes)
     return count;
 }
 
-/* One number for the digests of all slots that every rank calls adoptable. */
-static uint64_t digest_of_adoptable(uint32_t slot_count, const uint8_t *adoptable, const uint32_t *digests,
-                                    uint32_t *scratch)
+/* One number for the digests of all slots that every rank calls adoptable, fed in runs: nearly all are. */
+static gms_status digest_of_adoptable(uint32_t slot_count, const uint8_t *adoptable, const uint32_t *digests,
+                                      uint64_t *ret_digest, struct gms_error *ret_error)
 {
-    size_t count = 0;
-    for (uint32_t slot = 0; slot < slot_count; slot++)
-        if (bit_at(adoptable, slot))
-            scratch[count++] = digests[slot];
-    return XXH3_64bits(scratch, count * sizeof *scratch);
+    XXH3_state_t *state = XXH3_createState();
+    if (state == NULL)
+        return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for a digest");
+    XXH3_64bits_reset(state);
+    for (uint32_t slot = 0; slot < slot_count;) {
+        uint32_t begin = slot;
+        while (slot < slot_count) {
+            if (slot % BITS == 0 && adoptable[slot / BITS] == UINT8_MAX && slot_count - slot >= BITS)
+                slot += BITS;
+            else if (bit_at(adoptable, slot))
+                slot++;
+            else
+                break;
+        }
+        if (slot > begin)
+            XXH3_64bits_update(state, &digests[begin], (slot - begin) * sizeof *digests);
+        slot++;
+    }
+    *ret_digest = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
+    return GMS_OK;
 }
 
 /* Slot by slot, only after the digest of all of them differed. */
@@ -300,12 +316,10 @@ gms_status gms_round_bulk(struct gms_round *round, uint32_t slot_count, uint8_t 
         return gms_fail(ret_error, GMS_E_INVALID, "%u slots, the limit is %d", slot_count, INT_MAX / 2);
 
     size_t bytes = ((size_t)slot_count + BITS - 1) / BITS;
-    size_t words = (slot_count > 0 ? slot_count : 1) * sizeof(uint32_t);
-    uint8_t *maps = malloc(4 * bytes + words);
+    uint8_t *maps = malloc(4 * bytes + 1);
     if (maps == NULL)
         return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for the bulk sub-round over %u slots", slot_count);
-    uint32_t *scratch = (uint32_t *)(void *)maps;
-    uint8_t *mine = maps + words, *merged = mine + 2 * bytes;
+    uint8_t *mine = maps, *merged = mine + 2 * bytes;
     result.adoptable_here = bits_in(adoptable, bytes);
     memcpy(mine, adoptable, bytes);
     memcpy(mine + bytes, usable, bytes);
@@ -317,8 +331,11 @@ gms_status gms_round_bulk(struct gms_round *round, uint32_t slot_count, uint8_t 
     memcpy(adoptable, merged, bytes);
     memcpy(usable, merged + bytes, bytes);
 
-    uint64_t digest = digest_of_adoptable(slot_count, adoptable, digests, scratch);
     free(maps);
+    uint64_t digest = 0;
+    status = digest_of_adoptable(slot_count, adoptable, digests, &digest, ret_error);
+    if (status != GMS_OK)
+        return status;
     status = extremes(round, digest, &least, &greatest, what, ret_error);
     if (status == GMS_OK && least != greatest)
         status = clear_unequal(round, slot_count, adoptable, digests, &result.unequal, ret_error);

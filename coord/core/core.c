@@ -359,6 +359,7 @@ void gms_core_look(const struct gms_core *core, struct gms_core_view *ret_view)
         ret_view->engines[e].incarnation = slot->incarnation;
         ret_view->engines[e].launch = slot->launch;
         ret_view->engines[e].next_sequence = slot->next_sequence;
+        ret_view->engines[e].parked_round = slot->parked_round;
     }
 }
 

@@ -297,6 +297,7 @@ struct gms_core_engine_view {
     uint64_t incarnation;
     uint64_t launch;
     uint32_t next_sequence;
+    uint64_t parked_round; /* when it was parked on all ranks; the lowest is chosen first; 0: never */
 };
 struct gms_core_view {
     uint64_t world, epoch, next_round, state_digest;

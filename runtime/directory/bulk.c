@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "directory/directory.h"
+#include "directory/index.h"
 #include "directory/layout.h"
 
 static bool bit(const uint8_t *bitmap, uint32_t slot)
@@ -14,7 +14,7 @@ static bool bit(const uint8_t *bitmap, uint32_t slot)
 
 /* Of what every rank must have equal. Ranks may have leased a slot a different number of times when the engine died,
  * and each holds its own shard, so generations and contents stay out. */
-static uint32_t comparable_digest(const struct gms_record *record)
+uint32_t gms_record_comparable_digest(const struct gms_record *record)
 {
     struct {
         uint8_t hash[GMS_BLOCK_HASH_BYTES], parent_hash[GMS_BLOCK_HASH_BYTES];
@@ -31,26 +31,41 @@ static uint32_t comparable_digest(const struct gms_record *record)
     return digest != 0 ? digest : 1; /* 0 says "not adoptable" */
 }
 
-void gms_directory_bulk_vectors(const struct gms_directory *directory, uint8_t *ret_adoptable, uint8_t *ret_usable,
-                                uint32_t *ret_digests)
+/* The index's digest stands for a record only while the word is the one it saw, in the file it copied the record to. */
+static uint32_t digest_of(const struct gms_directory *directory, const struct gms_directory_index *index, uint32_t slot,
+                          gms_slot_word word)
+{
+    struct gms_record record;
+    if (index != NULL && index->seen[slot] == word && (index->flags[slot] & GMS_INDEX_VALID) != 0)
+        return index->digests[slot];
+    gms_directory_copy_record_out(directory, slot, &record);
+    return gms_record_comparable_digest(&record);
+}
+
+void gms_directory_bulk_vectors_indexed(const struct gms_directory *directory, const struct gms_directory_index *index,
+                                        uint8_t *ret_adoptable, uint8_t *ret_usable, uint32_t *ret_digests)
 {
     const size_t bytes = ((size_t)directory->slot_count + 7) / 8;
+    const _Atomic gms_slot_word *words = gms_directory_words(directory);
+    if (index != NULL && (index->slot_count != directory->slot_count || index->into.base != directory->base ||
+                          index->into.incarnation != directory->geometry.incarnation))
+        index = NULL;
     memset(ret_adoptable, 0, bytes);
     memset(ret_usable, 0, bytes);
     for (uint32_t slot = 0; slot < directory->slot_count; slot++) {
-        const enum gms_slot_state state = gms_slot_word_state(gms_directory_word(directory, slot));
-        const uint8_t mask = (uint8_t)(1u << (slot % 8));
-        ret_digests[slot] = 0;
-        if (state == GMS_SLOT_SEALED) {
-            struct gms_record record;
-            gms_directory_copy_record_out(directory, slot, &record);
-            ret_digests[slot] = comparable_digest(&record);
-            ret_adoptable[slot / 8] |= mask;
-            ret_usable[slot / 8] |= mask;
-        } else if (state == GMS_SLOT_IDLE) {
-            ret_usable[slot / 8] |= mask;
-        }
+        const gms_slot_word word = atomic_load_explicit(&words[slot], memory_order_acquire);
+        const enum gms_slot_state state = gms_slot_word_state(word);
+        const bool sealed = state == GMS_SLOT_SEALED;
+        ret_digests[slot] = sealed ? digest_of(directory, index, slot, word) : 0;
+        ret_adoptable[slot / 8] |= (uint8_t)(sealed << (slot % 8));
+        ret_usable[slot / 8] |= (uint8_t)((sealed || state == GMS_SLOT_IDLE) << (slot % 8));
     }
+}
+
+void gms_directory_bulk_vectors(const struct gms_directory *directory, uint8_t *ret_adoptable, uint8_t *ret_usable,
+                                uint32_t *ret_digests)
+{
+    gms_directory_bulk_vectors_indexed(directory, NULL, ret_adoptable, ret_usable, ret_digests);
 }
 
 void gms_directory_bulk_apply(struct gms_directory *directory, const uint8_t *adoptable, const uint8_t *usable,

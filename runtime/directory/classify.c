@@ -23,6 +23,7 @@ struct classifier {
     struct gms_directory *const *source;
     struct gms_directory *const *into;
     uint8_t *marks[GMS_MAX_POOLS]; /* owned */
+    bool spanning; /* some record has more than one part; else every valid one claims its own slot, and only that */
 };
 
 static void classifier_free(struct classifier *c)
@@ -162,12 +163,15 @@ static enum gms_slot_state state_of_class(enum gms_slot_class class)
 static void store_words(const struct classifier *c, uint32_t pool, bool source_clean, struct gms_classification *counts)
 {
     _Atomic gms_slot_word *words = gms_directory_words(c->into[pool]);
+    const bool plain =
+        c->index[pool] != NULL && !c->spanning && gms_directory_compatible(c->source[pool], c->into[pool]);
     for (uint32_t slot = 0; slot < c->into[pool]->slot_count; slot++) {
         gms_slot_word word = 0;
         bool adopted = false;
         if (c->index[pool] != NULL) {
             word = c->index[pool]->seen[slot];
-            adopted = (c->marks[pool][slot] & ADOPTED) != 0;
+            adopted =
+                plain ? (c->index[pool]->flags[slot] & GMS_INDEX_VALID) != 0 : (c->marks[pool][slot] & ADOPTED) != 0;
         }
         const enum gms_slot_class class = gms_slot_classify(word, adopted, source_clean);
         count_class(counts, class);
@@ -196,9 +200,11 @@ gms_status gms_directory_classify(struct gms_directory_index *const index[GMS_MA
         if (c.index[pool] != NULL)
             gms_directory_index_refresh(c.index[pool], source, pool, into[pool]);
     for (uint32_t pool = 0; pool < GMS_MAX_POOLS; pool++)
+        c.spanning = c.spanning || (c.index[pool] != NULL && c.index[pool]->spanning > 0);
+    for (uint32_t pool = 0; pool < GMS_MAX_POOLS && c.spanning; pool++)
         if (c.index[pool] != NULL)
             claim_parts(&c, pool);
-    for (uint32_t pool = 0; pool < GMS_MAX_POOLS; pool++)
+    for (uint32_t pool = 0; pool < GMS_MAX_POOLS && c.spanning; pool++)
         if (c.index[pool] != NULL)
             give_verdicts(&c, pool);
     memset(ret_counts, 0, sizeof *ret_counts * GMS_MAX_POOLS);

@@ -136,6 +136,10 @@ gms_status gms_directory_classify(struct gms_directory_index *const index[GMS_MA
  * all ranks must have equal: hashes, token count and the places of all parts; not generations and contents. */
 void gms_directory_bulk_vectors(const struct gms_directory *directory, uint8_t *ret_adoptable, uint8_t *ret_usable,
                                 uint32_t *ret_digests);
+/* The same from the index that classify used (NULL allowed): its digests, taken before the fault, save reading all
+ * records. */
+void gms_directory_bulk_vectors_indexed(const struct gms_directory *directory, const struct gms_directory_index *index,
+                                        uint8_t *ret_adoptable, uint8_t *ret_usable, uint32_t *ret_digests);
 /* Applies the merged vectors: adoptable everywhere with equal digests stays SEALED; usable everywhere becomes IDLE;
  * else QUARANTINED. */
 void gms_directory_bulk_apply(struct gms_directory *directory, const uint8_t *adoptable, const uint8_t *usable,

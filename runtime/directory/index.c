@@ -15,8 +15,9 @@ gms_status gms_directory_index_create(uint32_t slot_count, struct gms_directory_
         index->slot_count = slot_count;
         index->seen = malloc(sizeof *index->seen * ((size_t)slot_count + 1));
         index->flags = calloc((size_t)slot_count + 1, 1);
+        index->digests = calloc((size_t)slot_count + 1, sizeof *index->digests);
     }
-    if (index == NULL || index->seen == NULL || index->flags == NULL) {
+    if (index == NULL || index->seen == NULL || index->flags == NULL || index->digests == NULL) {
         gms_directory_index_free(index);
         return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for an index of %" PRIu32 " slots", slot_count);
     }
@@ -31,6 +32,7 @@ void gms_directory_index_free(struct gms_directory_index *index)
         return;
     free(index->seen);
     free(index->flags);
+    free(index->digests);
     free(index);
 }
 
@@ -51,6 +53,7 @@ static void meet_peers(struct gms_directory_index *index, const struct gms_direc
     if (!same_peer(&index->source, source)) {
         memset(index->seen, 0xff, sizeof *index->seen * index->slot_count);
         memset(index->flags, 0, index->slot_count);
+        index->spanning = 0;
         index->source = peer_of(source);
     }
     if (into == NULL) { /* what is looked at now is copied nowhere, so a later successor needs all of it */
@@ -68,6 +71,7 @@ static void meet_peers(struct gms_directory_index *index, const struct gms_direc
 static void look(struct gms_directory_index *index, const struct gms_directory *source, uint32_t slot,
                  gms_slot_word word, const struct gms_directory *into)
 {
+    index->spanning -= (index->flags[slot] & GMS_INDEX_SPANS) != 0;
     index->flags[slot] = 0;
     index->seen[slot] = word;
     if (gms_slot_word_state(word) != GMS_SLOT_SEALED)
@@ -82,6 +86,8 @@ static void look(struct gms_directory_index *index, const struct gms_directory *
                               gms_slot_word_generation(word)))
         return;
     index->flags[slot] = (uint8_t)(GMS_INDEX_VALID | (record.part_count > 1 ? GMS_INDEX_SPANS : 0));
+    index->spanning += record.part_count > 1;
+    index->digests[slot] = gms_record_comparable_digest(&record);
     if (into != NULL)
         gms_directory_copy_record_in(into, slot, &record);
 }
@@ -96,8 +102,9 @@ uint32_t gms_directory_index_refresh(struct gms_directory_index *index,
         into = NULL;
     meet_peers(index, source[pool], into);
     uint32_t looked_at = 0;
+    const _Atomic gms_slot_word *words = gms_directory_words(source[pool]);
     for (uint32_t slot = 0; slot < index->slot_count; slot++) {
-        const gms_slot_word word = gms_directory_word(source[pool], slot);
+        const gms_slot_word word = atomic_load_explicit(&words[slot], memory_order_acquire);
         if (word == index->seen[slot])
             continue;
         look(index, source[pool], slot, word, into);

@@ -26,7 +26,12 @@ struct gms_directory_index {
     struct gms_index_peer source, into;
     gms_slot_word *seen;
     uint8_t *flags;
+    uint32_t *digests; /* of valid ones: what bulk_vectors would say of the record */
+    uint32_t spanning; /* how many slots have GMS_INDEX_SPANS */
 };
+
+/* Of what every rank must have equal in a record; never 0. */
+uint32_t gms_record_comparable_digest(const struct gms_record *record);
 
 /* May records of `source` be read by the owner of `into`? */
 static inline bool gms_directory_compatible(const struct gms_directory *source, const struct gms_directory *into)
