@@ -152,6 +152,7 @@ static inline void crash_engine(struct libgms_fixture *f, struct engine *engine)
     (void)gms_step_begin(engine->session); /* a step in flight: gms_close says no goodbye then */
     gms_close(engine->session);
     fake_await_gone(&f->fake, engine->member.incarnation);
+    assert_false(FAKE_GET(fake_find(&f->fake, engine->member.incarnation)->left));
     engine->session = NULL;
 }
 

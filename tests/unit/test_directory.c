@@ -340,6 +340,19 @@ static void test_seal_needs_every_lease(void **state)
     assert_false(gms_directory_read(f->all, 0, 1, &record)); /* whole or not at all */
 }
 
+static void test_failed_seal_leaves_the_record_alone(void **state)
+{
+    struct fixture *f = *state;
+    struct gms_record before, after;
+    const uint64_t generation = lease_and_seal(f, 0, 3);
+    assert_true(gms_directory_read(f->all, 0, 3, &before));
+    struct gms_block block = block_at(0, 3, generation);
+    memset(block.hash, 0x5a, sizeof block.hash);
+    assert_int_equal(gms_directory_seal(f->all, &block, 1), GMS_E_LOST_OWNERSHIP);
+    assert_true(gms_directory_read(f->all, 0, 3, &after));
+    assert_memory_equal(&before, &after, sizeof before);
+}
+
 static void test_every_flipped_record_byte_is_a_miss(void **state)
 {
     struct fixture *f = *state;
@@ -371,6 +384,7 @@ static void test_record_fits_one_place_and_one_identity(void **state)
     moved.parts[0].slot = 8;
     gms_directory_copy_record_in(&f->a, 8, &moved);
     assert_false(gms_directory_read(f->all, 0, 8, &seen));
+    assert_true(gms_record_checksum(&record, 5, 3) != gms_record_checksum(&record, 5, 4));
     f->a.geometry.identity_digest++;
     assert_false(gms_directory_read(f->all, 0, 3, &seen));
     f->a.geometry.identity_digest--;
@@ -477,6 +491,7 @@ int main(void)
         T(test_words_that_are_no_state_are_left_alone),
         T(test_read_gives_what_was_sealed),
         T(test_seal_needs_every_lease),
+        T(test_failed_seal_leaves_the_record_alone),
         T(test_every_flipped_record_byte_is_a_miss),
         T(test_record_fits_one_place_and_one_identity),
         T(test_record_with_impossible_parts_is_a_miss),

@@ -386,6 +386,8 @@ static void test_ranks_keep_what_is_equal_everywhere(void **state)
     seal_spanning(right, 6, 0);
     seal_spanning(left, 7, 1); /* another second part */
     seal_spanning(right, 7, 2);
+    seal_spanning(left, 8, 3); /* another home for the same second part */
+    seal_spanning(right, 9, 3);
     classify(left, false);
     classify(right, false);
 
@@ -415,6 +417,7 @@ static void test_ranks_keep_what_is_equal_everywhere(void **state)
     assert_int_equal(a.digests[0], b.digests[0]);
     assert_int_not_equal(a.digests[0], 0);
     assert_int_not_equal(a.digests[1], b.digests[1]);
+    assert_true(a.digests[3] != 0 && b.digests[3] != 0 && a.digests[3] != b.digests[3]);
     teardown((void **)&right);
 }
 

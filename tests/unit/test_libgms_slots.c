@@ -77,6 +77,48 @@ static void test_released_slot_waits_for_its_step(void **state)
     gms_close(engine.session);
 }
 
+/* Given back twice under different steps: the first step's end does not free what the second still writes. */
+static void test_each_release_waits_for_its_own_step(void **state)
+{
+    struct libgms_fixture *f = *state;
+    struct engine engine = serving_engine(f, 0);
+    uint64_t generation = 0;
+    const gms_token first = gms_step_begin(engine.session), second = gms_step_begin(engine.session);
+    assert_int_equal(gms_slot_acquire(engine.kv, 9, &generation), GMS_OK);
+    assert_int_equal(gms_slot_release(engine.kv, 9, generation, first), GMS_OK);
+    assert_int_equal(gms_slot_acquire(engine.kv, 9, &generation), GMS_OK);
+    assert_int_equal(gms_slot_release(engine.kv, 9, generation, second), GMS_OK);
+    gms_step_complete(engine.session, first);
+    assert_int_equal(slot_state(engine.kv, 9), GMS_SLOT_RELEASED);
+    gms_step_complete(engine.session, second);
+    assert_int_equal(slot_state(engine.kv, 9), GMS_SLOT_IDLE);
+    gms_close(engine.session);
+}
+
+/* Far more releases in one step than there are slots: those of earlier leases must not crowd out the others. */
+static void test_many_releases_in_one_step(void **state)
+{
+    struct libgms_fixture *f = *state;
+    struct engine engine = serving_engine(f, 0);
+    uint64_t generation = 0;
+    const gms_token token = gms_step_begin(engine.session);
+    for (uint32_t slot = 0; slot < KV_SLOTS; slot++) {
+        assert_int_equal(gms_slot_acquire(engine.kv, slot, &generation), GMS_OK);
+        assert_int_equal(gms_slot_release(engine.kv, slot, generation, token), GMS_OK);
+    }
+    for (int i = 0; i < 1000; i++) {
+        assert_int_equal(gms_slot_acquire(engine.kv, 5, &generation), GMS_OK);
+        assert_int_equal(gms_slot_release(engine.kv, 5, generation, token), GMS_OK);
+    }
+    assert_int_equal(generation, 1001);
+    for (uint32_t slot = 0; slot < KV_SLOTS; slot++)
+        assert_int_equal(slot_state(engine.kv, slot), GMS_SLOT_RELEASED);
+    gms_step_complete(engine.session, token);
+    for (uint32_t slot = 0; slot < KV_SLOTS; slot++)
+        assert_int_equal(slot_state(engine.kv, slot), GMS_SLOT_IDLE);
+    gms_close(engine.session);
+}
+
 /* The same from outside: the engine dies before the step is complete, and nobody is handed the slot. */
 static void test_released_slot_of_the_dead_is_not_handed_out(void **state)
 {
@@ -202,6 +244,27 @@ static void test_same_hash_in_two_slots(void **state)
     assert_int_equal(found.parts[0].slot, 11);
     assert_int_equal(gms_slot_release(engine.kv, 11, blocks[1].parts[0].generation, 0), GMS_OK);
     assert_int_equal(gms_lookup(engine.session, blocks[0].hash, &found), GMS_E_NOT_FOUND);
+    gms_close(engine.session);
+}
+
+static void test_hashes_that_begin_alike(void **state)
+{
+    struct libgms_fixture *f = *state;
+    struct engine engine = serving_engine(f, 0);
+    struct gms_block found, block = block_of_slot(engine.kv, 0, 0);
+    for (uint32_t slot = 0; slot < 8; slot++) {
+        assert_int_equal(gms_slot_acquire(engine.kv, slot, &block.parts[0].generation), GMS_OK);
+        block.parts[0].slot = slot;
+        block.hash[15] = (uint8_t)slot;
+        assert_int_equal(gms_block_seal(engine.session, &block, 0), GMS_OK);
+    }
+    for (uint32_t slot = 0; slot < 8; slot++) {
+        block.hash[15] = (uint8_t)slot;
+        assert_int_equal(gms_lookup(engine.session, block.hash, &found), GMS_OK);
+        assert_int_equal(found.parts[0].slot, slot);
+    }
+    block.hash[15] = 8;
+    assert_int_equal(gms_lookup(engine.session, block.hash, &found), GMS_E_NOT_FOUND);
     gms_close(engine.session);
 }
 
@@ -398,7 +461,7 @@ static void play(struct engine *engine, struct model *m)
     const uint32_t slot = random_below(KV_SLOTS);
     const uint64_t token = m->completed + random_below((uint32_t)(m->begun - m->completed + 1));
     uint64_t generation = 0;
-    switch (random_below(7)) {
+    switch (random_below(14) == 0 ? 1 : random_below(5) == 1 ? 0 : 2 + random_below(5)) {
     case 0:
         assert_int_equal(gms_step_begin(engine->session), ++m->begun);
         break;
@@ -453,10 +516,15 @@ static void test_random_steps_and_slots(void **state)
     struct engine engine = serving_engine(f, 0);
     for (int step = 0; step < 20000; step++) {
         play(&engine, &model);
+        for (uint32_t each = 0; each < KV_SLOTS; each++) {
+            uint64_t generation = 0;
+            if (gms_slot_state(engine.kv, each, &generation) == model.state[each] &&
+                generation == model.generation[each])
+                continue;
+            print_error("step %d: slot %u is not as it should be\n", step, each);
+            fail();
+        }
         const uint32_t slot = random_below(KV_SLOTS);
-        uint64_t generation = 0;
-        assert_int_equal(gms_slot_state(engine.kv, slot, &generation), model.state[slot]);
-        assert_true(generation == model.generation[slot]);
         struct gms_block found;
         const struct gms_block block = block_of_slot(engine.kv, slot, 0);
         assert_int_equal(gms_lookup(engine.session, block.hash, &found) == GMS_OK,
@@ -525,12 +593,15 @@ int main(void)
         T(test_slots_are_shut_until_adoption),
         T(test_seal_waits_for_its_step),
         T(test_released_slot_waits_for_its_step),
+        T(test_each_release_waits_for_its_own_step),
+        T(test_many_releases_in_one_step),
         T(test_released_slot_of_the_dead_is_not_handed_out),
         T(test_goodbye_leaves_no_quarantine),
         T(test_lost_ownership_is_told),
         T(test_nonsense_is_invalid),
         T(test_lookup_finds_what_is_sealed_now),
         T(test_same_hash_in_two_slots),
+        T(test_hashes_that_begin_alike),
         T(test_damaged_record_is_a_miss),
         T(test_spanning_block_ends_with_any_part),
         T(test_successor_adopts_what_was_sealed),
