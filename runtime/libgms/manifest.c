@@ -174,6 +174,9 @@ static gms_status unpack_entries(const uint8_t *at, const uint8_t *end, uint32_t
                             length);
         memcpy(name, at + 4, length);
         at += 4 + length;
+        if (strlen(name) != length || (i > 0 && get(at, 8) < manifest->entries[i - 1].offset_bytes))
+            return gms_fail(ret_error, GMS_E_CORRUPT,
+                            "manifest: tensor %" PRIu32 " has a NUL in its name or is not in the order of offsets", i);
         gms_status status = gms_manifest_insert(manifest, name, get(at, 8), get(at + 8, 8), pool_bytes, ret_error);
         if (status != GMS_OK)
             return status == GMS_E_INVALID ? GMS_E_CORRUPT : status;
