@@ -34,6 +34,16 @@ static const char *pool_state_name(enum gms_pool_state state)
     return state < GMS_POOL_STATE_COUNT ? names[state] : "unknown";
 }
 
+static const char *cause_name(enum gms_fact fact)
+{
+    static const char *const names[GMS_FACT_COUNT] = {[GMS_FACT_GONE] = "gone",
+                                                      [GMS_FACT_STICKY] = "sticky",
+                                                      [GMS_FACT_STALLED] = "stalled",
+                                                      [GMS_FACT_COMMANDED] = "commanded",
+                                                      [GMS_FACT_LEFT] = "left"};
+    return fact < GMS_FACT_COUNT && names[fact] != NULL ? names[fact] : "unknown";
+}
+
 static const char *container_name(uint32_t kind)
 {
     return kind == GMS_CONTAINER_PID_NAMESPACE ? "pid-namespace"
@@ -143,7 +153,7 @@ static json_t *takeovers(const struct gms_timeline *timeline)
         json_object_set_new(item, "to_engine",
                             json_integer(record->to_incarnation != 0 ? (json_int_t)record->to_engine : -1));
         number(item, "to_incarnation", record->to_incarnation);
-        text(item, "cause", gms_fact_name(record->cause));
+        text(item, "cause", cause_name(record->cause));
         number(item, "detect_ns", record->detect_ns);
         number(item, "condemn_ns", record->condemn_ns);
         number(item, "fence_ns", record->fence_ns);
