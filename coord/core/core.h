@@ -244,12 +244,14 @@ struct gms_action {
             uint32_t engine;
             uint64_t incarnation;
             bool clean;
-        } fence; /* clean: it said goodbye; still kill what is left */
+        } fence; /* clean: it said goodbye, here or on another rank, and nothing worse is known: what is left may have
+                    a moment to end by itself, then it is killed too */
         struct {
             uint32_t engine;
             uint64_t incarnation, source;
             bool source_clean;
-        } classify; /* engine, incarnation: the successor */
+        } classify; /* engine, incarnation: the successor; source_clean: on this rank (adoption takes what is usable on
+                       all ranks) */
         struct {
             uint32_t engine;
             uint64_t incarnation, epoch, source;

@@ -120,7 +120,7 @@ struct gms_core_store {
     uint64_t incarnation, epoch, source;
     uint64_t session;
     uint32_t forget_engine;
-    uint64_t forget_incarnation; /* adopt: the former writer, when no slot holds it any more */
+    uint64_t forget_incarnation; /* adopt: the former writer; 0: none */
     bool decided;                /* outcome: the group's (COMMIT or ABORT follow); else only this rank's reply */
     struct gms_proposal proposal;
     struct gms_outcome outcome;

@@ -101,10 +101,7 @@ static void store_outcome(struct gms_core *core, uint32_t engine, const struct g
     }
     if (outcome->key.kind == GMS_OPERATION_ADOPT && outcome->status == GMS_OK) {
         store->forget_engine = core->writer_engine;
-        store->forget_incarnation = core->writer;
-        for (unsigned e = 0; e < GMS_MAX_ENGINES; e++)
-            if (core->engines[e].incarnation == core->writer)
-                store->forget_incarnation = 0; /* its retirement will say so */
+        store->forget_incarnation = core->writer; /* retired everywhere, or nobody would be promoted */
     }
     if (decided) {
         struct gms_core_engine *slot = &core->engines[engine];

@@ -143,7 +143,7 @@ void gms_core_condemned_stored(struct gms_core *core, const struct gms_core_stor
     action = gms_core_emit(core, GMS_ACTION_FENCE);
     action->fence.engine = store->engine;
     action->fence.incarnation = store->incarnation;
-    action->fence.clean = left_cleanly(slot->facts);
+    action->fence.clean = store->source == GMS_FACT_LEFT;
     action = gms_core_emit(core, GMS_ACTION_CONDEMNED);
     action->promote.engine = store->engine;
     action->promote.incarnation = store->incarnation;

@@ -20,11 +20,10 @@ struct cluster *cluster_new(const struct gms_core_options *options)
     cluster->store_capacity = 8192;
     cluster->actions = calloc(1, sizeof *cluster->actions);
     cluster->items = calloc(CLUSTER_ITEMS, sizeof *cluster->items);
-    cluster->trace = calloc(CLUSTER_TRACE, sizeof *cluster->trace);
     cluster->decided = calloc(CLUSTER_DECIDED, sizeof *cluster->decided);
     cluster->stores = calloc(cluster->store_capacity, sizeof *cluster->stores);
-    bool ok = cluster->actions && cluster->items && cluster->trace && cluster->decided && cluster->stores &&
-              cluster->ranks <= CLUSTER_RANKS;
+    bool ok =
+        cluster->actions && cluster->items && cluster->decided && cluster->stores && cluster->ranks <= CLUSTER_RANKS;
     for (uint32_t r = 0; ok && r < cluster->ranks; r++) {
         struct gms_core_options own = *options;
         void *memory = aligned_alloc(16, (gms_core_bytes() + 15) / 16 * 16);
@@ -175,11 +174,24 @@ static bool incarnation_fits(struct cluster *cluster, uint64_t incarnation, uint
     return true;
 }
 
+/* This rank knows of nothing that forbids what it tells the engine. */
+static void check_role(struct cluster *cluster, uint32_t rank, const struct gms_action *action, enum gms_role role)
+{
+    struct gms_core_view view = cluster_look(cluster, rank);
+    const struct gms_core_engine_view *engine = &view.engines[action->promote.engine];
+
+    if (engine->incarnation != action->promote.incarnation || engine->role != role)
+        cluster_fail(cluster, "rank %u: %s for incarnation %llu, but the slot holds %llu in role %d", rank,
+                     cluster_action_name(action->type), (unsigned long long)action->promote.incarnation,
+                     (unsigned long long)engine->incarnation, engine->role);
+}
+
 static void check_promote(struct cluster *cluster, uint32_t rank, const struct gms_action *action)
 {
     uint64_t everyone = (UINT64_C(1) << cluster->ranks) - 1, incarnation = action->promote.incarnation;
 
     must_be_stored(cluster, rank, action->type, GMS_STORE_EPOCH, incarnation, NULL);
+    check_role(cluster, rank, action, GMS_ROLE_PROMOTED);
     if (!incarnation_fits(cluster, incarnation, action->promote.engine))
         return;
     for (uint64_t i = 1; i < CLUSTER_INCARNATIONS; i++) {
@@ -208,6 +220,7 @@ static void check_promote(struct cluster *cluster, uint32_t rank, const struct g
 static void check_serving(struct cluster *cluster, uint32_t rank, const struct gms_action *action)
 {
     must_be_stored(cluster, rank, action->type, GMS_STORE_SERVING, action->promote.incarnation, NULL);
+    check_role(cluster, rank, action, GMS_ROLE_SERVING);
     for (uint32_t i = 0; i < cluster->served_count; i++) {
         if (cluster->served[i].epoch != action->promote.epoch)
             continue;
@@ -511,7 +524,9 @@ void cluster_step(struct cluster *cluster, uint32_t rank, const struct gms_event
 
         if (cluster->print_trace)
             print_action(cluster, rank, action);
-        if (cluster->keep_trace && cluster->trace_count < CLUSTER_TRACE)
+        if (cluster->keep_trace && !cluster->trace)
+            cluster->trace = calloc(CLUSTER_TRACE, sizeof *cluster->trace);
+        if (cluster->keep_trace && cluster->trace && cluster->trace_count < CLUSTER_TRACE)
             cluster->trace[cluster->trace_count++] = (struct cluster_trace){rank, cluster->steps, *action};
         act(cluster, rank, action);
         if (cluster->hook)

@@ -528,18 +528,42 @@ static void test_pools(void **state)
     cluster_free(c);
 }
 
-static void test_unpublished_weights_of_the_dead_are_made_anew(void **state)
+static void test_a_failed_creation_leaves_nothing(void **state)
+{
+    struct cluster *c = new_cluster(2);
+    struct gms_proposal proposal;
+    struct gms_core_pool_view pool;
+
+    (void)state;
+    join(c, 0, 11);
+    c->prepare_status[1] = GMS_E_DESCRIPTORS;
+    proposal = cluster_allocate(1, 1, "kv", GMS_POOL_KV, 8, 4096);
+    struct gms_outcome outcome = everywhere(c, 0, &proposal);
+    assert_int_equal(outcome.status, GMS_E_DESCRIPTORS);
+    assert_non_null(strstr(outcome.text, "rank 1: out of file descriptors"));
+    assert_false(gms_core_look_pool(c->cores[0], 0, &pool));
+    c->prepare_status[1] = GMS_OK;
+    proposal = cluster_allocate(1, 2, "kv", GMS_POOL_KV, 16, 4096); /* of another shape */
+    outcome = everywhere(c, 0, &proposal);
+    assert_int_equal(outcome.status, GMS_OK);
+    assert_true(outcome.created);
+    assert_int_equal(outcome.pool_index, 0);
+    cluster_free(c);
+}
+
+static void unpublished_weights(bool retired)
 {
     struct cluster *c = new_cluster(2);
     struct gms_proposal proposal;
     struct gms_outcome outcome;
 
-    (void)state;
     join(c, 0, 11);
     join(c, 1, 12);
     proposal = cluster_allocate(1, 1, "w", GMS_POOL_WEIGHTS, 0, 0);
     assert_int_equal(everywhere(c, 0, &proposal).status, GMS_OK);
+    c->held[1] = retired ? 0 : 1u << CLUSTER_RETIRED; /* condemned is enough: what it writes is void */
     fact_everywhere(c, 0, 1, GMS_FACT_GONE);
+    assert_int_equal(cluster_look(c, 0).engines[0].role, retired ? GMS_ROLE_EMPTY : GMS_ROLE_CONDEMNED);
     proposal = cluster_allocate(2, 1, "w", GMS_POOL_WEIGHTS, 0, 0);
     outcome = everywhere(c, 1, &proposal);
     assert_int_equal(outcome.status, GMS_OK);
@@ -547,6 +571,13 @@ static void test_unpublished_weights_of_the_dead_are_made_anew(void **state)
     assert_int_equal(outcome.pool_creator, 2);
     assert_true(cluster_last(c, 0, GMS_ACTION_PREPARE)->prepare.create);
     cluster_free(c);
+}
+
+static void test_unpublished_weights_of_the_dead_are_made_anew(void **state)
+{
+    (void)state;
+    unpublished_weights(true);
+    unpublished_weights(false);
 }
 
 /* Two engines create one pool at the same time: one does, the other attaches it. */
@@ -742,6 +773,7 @@ int main(void)
         cmocka_unit_test(test_session_gone_ends_a_join_quickly),
         cmocka_unit_test(test_session_gone_while_a_join_is_decided),
         cmocka_unit_test(test_pools),
+        cmocka_unit_test(test_a_failed_creation_leaves_nothing),
         cmocka_unit_test(test_unpublished_weights_of_the_dead_are_made_anew),
         cmocka_unit_test(test_concurrent_creation),
         cmocka_unit_test(test_pool_table_is_full),

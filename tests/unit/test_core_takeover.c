@@ -245,9 +245,20 @@ static void test_clean_leave(void **state)
     }
     adopt_and_serve(c, 1, 2);
 
+    /* Left on one rank only, when the group decides: the other is fenced, and what it left is not clean. */
+    uint64_t third = join_and_park(c, 0, 19);
+    cluster_forget_trace(c);
+    cluster_fact(c, 1, 1, 2, GMS_FACT_LEFT);
+    cluster_settle(c);
+    for (uint32_t r = 0; r < 2; r++) {
+        assert_true(cluster_last(c, r, GMS_ACTION_FENCE)->fence.clean);
+        assert_int_equal(cluster_last(c, r, GMS_ACTION_CLASSIFY)->classify.source_clean, r == 1);
+    }
+    adopt_and_serve(c, 0, third);
+
     /* The other way: gone, not left. */
-    join_and_park(c, 0, 20);
-    cluster_fact(c, 0, 1, 2, GMS_FACT_GONE);
+    join_and_park(c, 1, 20);
+    cluster_fact(c, 0, 0, third, GMS_FACT_GONE);
     cluster_settle(c);
     assert_false(cluster_last(c, 0, GMS_ACTION_FENCE)->fence.clean);
     assert_false(cluster_last(c, 0, GMS_ACTION_CLASSIFY)->classify.source_clean);
@@ -311,6 +322,13 @@ static void test_stored_before_visible(void **state)
     cluster_settle(c);
     assert_int_equal(cluster_count(c, UINT32_MAX, GMS_ACTION_REPLY), 0);
 
+    /* And a cohort that nobody was told to fence is not retired, whoever says so. */
+    cluster_fact(c, 0, 0, 1, GMS_FACT_RETIRED);
+    cluster_fact(c, 1, 0, 1, GMS_FACT_RETIRED);
+    cluster_settle(c);
+    assert_int_equal(cluster_look(c, 0).engines[0].role, GMS_ROLE_CONDEMNED);
+    assert_int_equal(cluster_count(c, UINT32_MAX, GMS_ACTION_CLASSIFY), 0);
+
     cluster_deliver(c, 0);
     cluster_deliver(c, 0);
     assert_int_equal(cluster_count(c, UINT32_MAX, GMS_ACTION_FENCE), 2);
@@ -340,6 +358,41 @@ static void test_stored_before_visible(void **state)
     assert_int_equal(cluster_count(c, UINT32_MAX, GMS_ACTION_SERVING), 2);
     assert_sound(c);
     cluster_free(c);
+}
+
+/* The record of a promotion, or of serving, comes back when the engine is condemned already: it is not told to go on.
+ */
+static void test_condemned_while_a_record_is_stored(void **state)
+{
+    (void)state;
+    for (unsigned serving = 0; serving < 2; serving++) {
+        struct cluster *c = serving_group(2, 1);
+
+        cluster_fact(c, 0, 0, 1, GMS_FACT_GONE);
+        for (uint32_t r = 0; r < 2 && !serving; r++) /* until the epoch is to be stored, but on rank 1 not further */
+            while (!cluster_last(c, r, GMS_ACTION_STORE) ||
+                   cluster_last(c, r, GMS_ACTION_STORE)->store.kind != GMS_STORE_EPOCH)
+                cluster_deliver(c, 0);
+        if (serving) {
+            cluster_settle(c);
+            assert_int_equal(adopt(c, 1, 2).status, GMS_OK);
+        }
+        cluster_forget_trace(c);
+        hold(c, 1u << CLUSTER_STORE);
+        for (uint32_t r = 0; r < 2 && serving; r++)
+            cluster_fact(c, r, 1, 2, GMS_FACT_READY);
+        cluster_settle(c);
+        cluster_fact(c, 1, 1, 2, GMS_FACT_GONE);
+        cluster_settle(c);
+        assert_int_equal(cluster_look(c, 0).engines[1].role, GMS_ROLE_CONDEMNED);
+        hold(c, 0);
+        cluster_settle(c);
+        assert_sound(c);
+        assert_int_equal(cluster_count(c, UINT32_MAX, GMS_ACTION_PROMOTE), 0);
+        assert_int_equal(cluster_count(c, UINT32_MAX, GMS_ACTION_SERVING), 0);
+        assert_int_equal(cluster_look(c, 0).takeover, GMS_TAKEOVER_VACANT);
+        cluster_free(c);
+    }
 }
 
 /* One rank's cohort does not end: each rank classifies after its own fence, nobody is promoted, the rank says so. */
@@ -395,6 +448,29 @@ static void test_joins_wait_for_a_takeover(void **state)
     cluster_settle(c);
     assert_int_equal(cluster_last(c, 0, GMS_ACTION_REPLY)->reply.outcome.key.launch, 50);
     assert_int_equal(cluster_last(c, 0, GMS_ACTION_REPLY)->reply.outcome.status, GMS_OK);
+    assert_sound(c);
+    cluster_free(c);
+}
+
+/* A join that is half done when a takeover begins is ended, not held. */
+static void test_a_join_half_done_goes_on(void **state)
+{
+    struct cluster *c = serving_group(2, 1);
+    struct gms_proposal proposal = cluster_join(50);
+
+    (void)state;
+    hold(c, 1u << CLUSTER_PREPARE | 1u << CLUSTER_CLASSIFIED);
+    for (uint32_t r = 0; r < 2; r++)
+        cluster_propose(c, r, 2, session_of(2, r), &proposal);
+    cluster_settle(c);
+    assert_int_equal(cluster_count(c, UINT32_MAX, GMS_ACTION_PREPARE), 2);
+    cluster_fact(c, 0, 0, 1, GMS_FACT_GONE);
+    cluster_settle(c);
+    hold(c, 1u << CLUSTER_CLASSIFIED);
+    cluster_settle(c);
+    assert_int_equal(cluster_look(c, 0).takeover, GMS_TAKEOVER_CLASSIFYING);
+    assert_int_equal(cluster_last(c, 1, GMS_ACTION_REPLY)->reply.outcome.status, GMS_OK);
+    assert_int_equal(cluster_look(c, 1).engines[2].role, GMS_ROLE_JOINED);
     assert_sound(c);
     cluster_free(c);
 }
@@ -545,8 +621,10 @@ int main(void)
         cmocka_unit_test(test_clean_is_remembered),
         cmocka_unit_test(test_a_shadow_dies),
         cmocka_unit_test(test_stored_before_visible),
+        cmocka_unit_test(test_condemned_while_a_record_is_stored),
         cmocka_unit_test(test_a_cohort_that_does_not_end),
         cmocka_unit_test(test_joins_wait_for_a_takeover),
+        cmocka_unit_test(test_a_join_half_done_goes_on),
         cmocka_unit_test(test_store_failures_restart),
         cmocka_unit_test(test_shutdown),
         cmocka_unit_test(test_facts_of_others_are_ignored),
