@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Run by hand; no timed test. fake_coordinator comes from tests/unit.
-add_executable(bench_slots bench_slots.c)
-target_link_libraries(bench_slots PRIVATE gms_options gms fake_coordinator)
-set_target_properties(bench_slots PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+foreach(bench bench_slots bench_adopt_rank)
+  add_executable(${bench} ${bench}.c)
+  target_link_libraries(${bench} PRIVATE gms_options gms fake_coordinator)
+  set_target_properties(${bench} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+endforeach()
 
 # Not about time: the path of a token makes no system call. Sanitizers make their own, and cannot run under strace.
 if(NOT GMS_SANITIZE)

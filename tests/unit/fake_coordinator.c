@@ -135,12 +135,15 @@ static void adopt(struct fake_coordinator *fake, struct fake_client *client, con
         struct gms_directory *directory = &client->directories[i];
         if (directory->base == NULL)
             continue;
-        uint8_t adoptable[64], usable[64];
-        uint32_t digests[512];
+        const size_t bytes = (directory->slot_count + 7) / 8;
+        uint8_t *bitmaps = malloc(2 * bytes);
+        uint32_t *digests = malloc(directory->slot_count * sizeof *digests);
         struct gms_classification counts;
-        MUST(directory->slot_count <= 512);
-        gms_directory_bulk_vectors(directory, adoptable, usable, digests);
-        gms_directory_bulk_apply(directory, adoptable, usable, &counts);
+        MUST(bitmaps != NULL && digests != NULL);
+        gms_directory_bulk_vectors(directory, bitmaps, bitmaps + bytes, digests);
+        gms_directory_bulk_apply(directory, bitmaps, bitmaps + bytes, &counts);
+        free(bitmaps);
+        free(digests);
         reply.reply.adopted += counts.adoptable;
         reply.reply.idle += counts.free;
         reply.reply.quarantined += counts.quarantined;
