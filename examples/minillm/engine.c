@@ -115,7 +115,7 @@ int engine_run(const struct engine_options *options, struct ranks *ranks)
     e.options.model.world_size = ranks_size(ranks);
     int code = run(&e);
     if (code != 0)
-        return code; /* the process ends at once: nothing is freed, and no other rank is waited for */
+        return code;
     event_log("end");
     server_close(e.server);
     model_close(e.model);
@@ -123,7 +123,9 @@ int engine_run(const struct engine_options *options, struct ranks *ranks)
     kv_store_close(&e.kv);
     if (e.options.no_gms)
         free(e.weights);
-    life_end(&e);
     event_log_close();
+    /* Goodbye is the last word: whoever said it is fenced, so MPI must have been finalized on every rank. */
+    ranks_close(ranks);
+    life_end(&e);
     return 0;
 }

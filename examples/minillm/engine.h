@@ -52,7 +52,8 @@ struct engine {
     struct gms_part_of_engine *gms; /* life.c; NULL with --no-gms */
 };
 
-/* The exit status of this rank. COLLECTIVE over the engine's ranks. */
+/* The exit status of this rank, to be given to _exit: after a failure nothing is freed and nobody waited for; after a
+ * clean end everything is, `ranks` included. COLLECTIVE over the engine's ranks. */
 int engine_run(const struct engine_options *options, struct ranks *ranks);
 
 #endif

@@ -10,7 +10,7 @@ enum slot_use { USE_FREE = 0, USE_PRIVATE, USE_CACHED, USE_EXCLUDED };
 struct slot {
     enum slot_use use;
     uint32_t references;
-    uint32_t newer, older; /* LRU list of CACHED without references, or free list (older: next) */
+    uint32_t newer, older; /* in the LRU list of CACHED without references, or in the free list */
     struct block_hash hash;
 };
 
@@ -75,30 +75,31 @@ void prefix_close(struct prefix *p)
 
 /* --------------------------------------------------------------------------------------------------- lists ---- */
 
+/* The free list uses the same links: `newer` leads to the slot that was freed later. */
 static void free_append(struct prefix *p, uint32_t slot)
 {
     struct slot *s = &p->slots[slot];
-    s->older = PREFIX_NONE;
+    s->newer = PREFIX_NONE;
+    s->older = p->free_last;
     if (p->free_last == PREFIX_NONE)
         p->free_first = slot;
     else
-        p->slots[p->free_last].older = slot;
+        p->slots[p->free_last].newer = slot;
     p->free_last = slot;
     p->counts.free++;
 }
 
-/* Only before the first allocation, so the walk does not matter. */
 static void free_remove(struct prefix *p, uint32_t slot)
 {
-    uint32_t before = PREFIX_NONE;
-    for (uint32_t i = p->free_first; i != slot; i = p->slots[i].older)
-        before = i;
-    if (before == PREFIX_NONE)
-        p->free_first = p->slots[slot].older;
+    struct slot *s = &p->slots[slot];
+    if (s->newer == PREFIX_NONE)
+        p->free_last = s->older;
     else
-        p->slots[before].older = p->slots[slot].older;
-    if (p->free_last == slot)
-        p->free_last = before;
+        p->slots[s->newer].older = s->older;
+    if (s->older == PREFIX_NONE)
+        p->free_first = s->newer;
+    else
+        p->slots[s->older].newer = s->newer;
     p->counts.free--;
 }
 
@@ -230,10 +231,7 @@ uint32_t prefix_allocate(struct prefix *p, bool *ret_evicted)
     uint32_t slot = p->free_first;
     *ret_evicted = slot == PREFIX_NONE;
     if (slot != PREFIX_NONE) {
-        p->free_first = p->slots[slot].older;
-        if (p->free_first == PREFIX_NONE)
-            p->free_last = PREFIX_NONE;
-        p->counts.free--;
+        free_remove(p, slot);
     } else {
         slot = p->oldest;
         if (slot == PREFIX_NONE)
