@@ -6,8 +6,8 @@
 #include "libgms/session.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "directory/layout.h"
 
@@ -24,35 +24,63 @@ static uint64_t home_of(const struct gms_block_index *blocks, uint64_t tag)
     return (tag * UINT64_C(0x9e3779b97f4a7c15)) >> 17 & blocks->mask;
 }
 
+/* Zeroed memory stays zeroed; it only becomes memory. */
+static void touch(void *memory, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += 4096)
+        ((volatile char *)memory)[at] = 0;
+}
+
+/* Made when parking and touched right away: after a fault nobody should wait for the kernel to find zeroed pages, and
+ * few large ones also keep lookups at random places cheap. */
 gms_status gms_blocks_create(struct gms_session *session, struct gms_error *ret_error)
 {
     if (session->blocks.entries != NULL)
         return GMS_OK;
-    uint64_t slots = 0, capacity = 64;
+    uint64_t slots = 0, capacity = 256;
     for (uint32_t i = 0; i < GMS_MAX_POOLS; i++)
         if (session->directories[i] != NULL)
             slots += session->directories[i]->slot_count;
     while (capacity < 2 * slots)
         capacity *= 2;
-    session->blocks.entries = calloc(capacity, sizeof *session->blocks.entries);
+    const size_t bytes = capacity * sizeof *session->blocks.entries;
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for an index of %" PRIu64 " blocks (%zu bytes)", slots,
+                        bytes);
+    (void)madvise(memory, bytes, MADV_HUGEPAGE);
+    touch(memory, bytes);
+    for (uint32_t i = 0; i < GMS_MAX_POOLS; i++)
+        if (session->directories[i] != NULL)
+            touch(session->pools[i]->tags, session->directories[i]->slot_count * sizeof *session->pools[i]->tags);
+    session->blocks.entries = memory;
     session->blocks.mask = capacity - 1;
-    if (session->blocks.entries == NULL)
-        return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for an index of %" PRIu64 " blocks", slots);
     return GMS_OK;
 }
 
-void gms_blocks_insert(struct gms_session *session, uint32_t pool, uint32_t slot,
-                       const uint8_t hash[GMS_BLOCK_HASH_BYTES])
+void gms_blocks_free(struct gms_session *session)
+{
+    if (session->blocks.entries != NULL)
+        munmap(session->blocks.entries, (session->blocks.mask + 1) * sizeof *session->blocks.entries);
+    session->blocks.entries = NULL;
+}
+
+static void insert_tag(struct gms_session *session, uint32_t pool, uint32_t slot, uint64_t tag)
 {
     struct gms_block_index *blocks = &session->blocks;
-    if (session->pools[pool]->tags[slot] != 0)
-        gms_blocks_remove(session, pool, slot);
-    const uint64_t tag = tag_of(hash);
     uint64_t place = home_of(blocks, tag);
     while (blocks->entries[place].tag != 0)
         place = (place + 1) & blocks->mask;
     blocks->entries[place] = (struct gms_block_index_entry){.tag = tag, .pool = pool, .slot = slot};
     session->pools[pool]->tags[slot] = tag;
+}
+
+void gms_blocks_insert(struct gms_session *session, uint32_t pool, uint32_t slot,
+                       const uint8_t hash[GMS_BLOCK_HASH_BYTES])
+{
+    if (session->pools[pool]->tags[slot] != 0)
+        gms_blocks_remove(session, pool, slot);
+    insert_tag(session, pool, slot, tag_of(hash));
 }
 
 /* Closes the hole by moving up whatever may not stand behind it. */
@@ -102,21 +130,36 @@ static void read_start(const struct gms_directory *directory, uint32_t slot, str
     memcpy(ret_start, copy, sizeof copy);
 }
 
-/* After adoption. Records are not validated here but when they are looked up; only homes go in. */
+/* The tag of the block whose home is the slot; 0: it is no home. The record is validated when it is looked up. */
+static uint64_t tag_of_home(const struct gms_directory *directory, uint32_t pool, uint32_t slot)
+{
+    const gms_slot_word word = gms_directory_word(directory, slot);
+    if (gms_slot_word_state(word) != GMS_SLOT_SEALED)
+        return 0;
+    struct record_start start;
+    read_start(directory, slot, &start);
+    const bool home =
+        start.home.pool == pool && start.home.slot == slot && start.home.generation == gms_slot_word_generation(word);
+    return home ? tag_of(start.hash) : 0;
+}
+
+/* After adoption. Each place in the table is asked for a few slots before it is used: they are all over memory. */
 void gms_blocks_fill(struct gms_session *session)
 {
+    enum { AHEAD = 16 };
+    const struct gms_block_index *blocks = &session->blocks;
     gms_spin_lock(&session->slots_lock);
     for (uint32_t pool = 0; pool < GMS_MAX_POOLS; pool++) {
         const struct gms_directory *directory = session->directories[pool];
-        for (uint32_t slot = 0; directory != NULL && slot < directory->slot_count; slot++) {
-            const gms_slot_word word = gms_directory_word(directory, slot);
-            if (gms_slot_word_state(word) != GMS_SLOT_SEALED)
-                continue;
-            struct record_start start;
-            read_start(directory, slot, &start);
-            if (start.home.pool == pool && start.home.slot == slot &&
-                start.home.generation == gms_slot_word_generation(word))
-                gms_blocks_insert(session, pool, slot, start.hash);
+        uint64_t tags[AHEAD] = {0};
+        const uint64_t count = directory != NULL ? directory->slot_count : 0;
+        for (uint64_t i = 0; count > 0 && i < count + AHEAD; i++) {
+            const uint64_t ready = tags[i % AHEAD];
+            if (ready != 0)
+                insert_tag(session, pool, (uint32_t)(i - AHEAD), ready);
+            tags[i % AHEAD] = i < count ? tag_of_home(directory, pool, (uint32_t)i) : 0;
+            if (tags[i % AHEAD] != 0)
+                __builtin_prefetch(&blocks->entries[home_of(blocks, tags[i % AHEAD])], 1);
         }
     }
     gms_spin_unlock(&session->slots_lock);

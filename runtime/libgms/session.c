@@ -242,7 +242,7 @@ void gms_close(gms_session *session)
     for (uint32_t i = 0; i < GMS_MAX_POOLS; i++)
         gms_pool_free(session->pools[i]);
     gms_fd_close(&session->fd);
-    free(session->blocks.entries);
+    gms_blocks_free(session);
     free(session->buffer);
     free(session);
 }

@@ -68,7 +68,7 @@ struct gms_block_index_entry {
     uint32_t pool, slot;
 };
 struct gms_block_index {
-    struct gms_block_index_entry *entries; /* owned */
+    struct gms_block_index_entry *entries; /* owned, mapped */
     uint64_t mask;
 };
 
@@ -170,8 +170,9 @@ bool gms_session_condemned(const struct gms_session *session);
 /* pools.c */
 void gms_pool_free(struct gms_pool *pool); /* NULL and half-built ones allowed */
 
-/* blocks.c; all but create need slots_lock */
+/* blocks.c; insert and remove need slots_lock */
 gms_status gms_blocks_create(struct gms_session *session, struct gms_error *ret_error);
+void gms_blocks_free(struct gms_session *session);
 void gms_blocks_fill(struct gms_session *session);
 void gms_blocks_insert(struct gms_session *session, uint32_t pool, uint32_t slot,
                        const uint8_t hash[GMS_BLOCK_HASH_BYTES]);

@@ -34,6 +34,7 @@ static void drain(struct gms_pool *pool, uint64_t completed)
         pool->pending_head++;
         pool->pending_count--;
     }
+    pool->pending_head = 0; /* so that its first pages, warm, are all that is ever touched as a rule */
 }
 
 /* Under slots_lock. One slot has one generation, so at most slot_count entries are alive, half the ring. */
