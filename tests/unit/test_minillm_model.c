@@ -50,6 +50,7 @@ static void prefill(struct setup *s, const uint32_t *tokens, uint32_t first, uin
                                          .wants_logits = done + i + 1 == count};
         model_forward(s->model, rows, n, s->kv.base, NULL, NULL, &logits);
     }
+    assert_non_null(logits);
     memcpy(ret, logits, s->config.vocabulary * sizeof *ret);
 }
 

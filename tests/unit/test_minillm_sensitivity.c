@@ -113,6 +113,7 @@ static void measure(struct bench *b, uint32_t prompt_count, double temperature, 
     const float *logits = NULL;
     for (uint32_t i = 0; i < prompt_count; i++)
         logits = forward(b, prompt[i], i);
+    assert_non_null(logits);
     memcpy(first, logits, sizeof first);
     memcpy(b->saved, b->kv.base, b->bytes);
     for (uint32_t page = 0; page <= pages; page++) { /* the last one is the undisturbed run, done first */
