@@ -118,7 +118,8 @@ struct gms_pool_description {
  * an address that stays the same for the life of the session: weights  writable for the one engine that is to publish
  * them, read-only once published; kv       private scratch memory of the same size until gms_park puts the group's
  * memory in its place. While another engine is publishing, waits for it (bounded by the operation timeout, then AGAIN).
- * Errors: NO_CAPACITY (names the rank, what was asked, what is free), MISMATCH, AGAIN, EXPIRED.
+ * Errors: NO_CAPACITY (names the rank, what was asked, what is free), MISMATCH, AGAIN, EXPIRED, EXISTS (this session
+ * has it), REFUSED (a kv pool after gms_park).
  */
 GMS_API gms_status gms_pool_attach(gms_session *session, const struct gms_pool_description *description,
                                    gms_pool **ret_pool, struct gms_error *ret_error);
@@ -247,8 +248,9 @@ GMS_API uint32_t gms_pool_index(const gms_pool *pool);
  */
 GMS_API gms_status gms_block_seal(gms_session *session, const struct gms_block *block, gms_token token);
 
-/* Gives a LEASED or SEALED slot back. Naming an older generation is STALE and changes nothing, so a block listed twice
- * is freed once. The slot is IDLE when `token` completes. */
+/* Gives a LEASED or SEALED slot back. Naming an older generation is STALE, naming the same one again REFUSED; neither
+ * changes anything, so a block listed twice is freed once. The slot is IDLE when `token` completes; a token that was
+ * never begun is INVALID. Works until the session is closed, for a condemned engine too. */
 GMS_API gms_status gms_slot_release(gms_pool *pool, uint32_t slot, uint64_t generation, gms_token token);
 
 GMS_API enum gms_slot_state gms_slot_state(const gms_pool *pool, uint32_t slot, uint64_t *ret_generation);
