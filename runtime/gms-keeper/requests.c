@@ -244,6 +244,23 @@ static bool request_held(struct server *server, struct server_client *client, st
                             : server_reply_status(server, client, message->request_id, error);
 }
 
+/* What gms-exec saved when keeper and coordinators ended together. Nothing of it outranks what is here already, and
+ * once the rank's coordinator is whole again it knows better than any copy. */
+static bool request_refill(struct server *server, struct server_client *client, struct gms_message *message,
+                           struct gms_error *error)
+{
+    struct gms_bytes name = message->keeper.name;
+    gms_status status = shelf_check_name(name, error);
+
+    if (status == GMS_OK && worlds_settled(&server->worlds, message->keeper.rank))
+        status = gms_fail(error, GMS_E_STALE, "rank %u has all it needs; the copy of \"%.*s\" is not wanted",
+                          message->keeper.rank, (int)name.length, (const char *)name.data);
+    if (status == GMS_OK && !shelf_find(&server->shelf, name))
+        status = put(server, message, error);
+    return status == GMS_OK ? reply_ok(server, client, message->request_id)
+                            : server_reply_status(server, client, message->request_id, error);
+}
+
 /* gms-keeper --stop; `incarnation` 1: whatever it holds. */
 static bool request_stop(struct server *server, struct server_client *client, const struct gms_message *message,
                          struct gms_error *error)
@@ -304,6 +321,9 @@ bool server_request(struct server *server, struct server_client *client, struct 
     case GMS_MESSAGE_KEEPER_MIRROR:
         keep = request_held(server, client, message, &error);
         break;
+    case GMS_MESSAGE_KEEPER_REFILL:
+        keep = request_refill(server, client, message, &error);
+        break;
     case GMS_MESSAGE_SHUTDOWN:
         keep = request_stop(server, client, message, &error);
         break;
@@ -331,6 +351,7 @@ bool server_request(struct server *server, struct server_client *client, struct 
     case GMS_MESSAGE_TRANSFER_STALLED:
     case GMS_MESSAGE_STATUS_REPLY:
     case GMS_MESSAGE_TAKEOVER:
+    case GMS_MESSAGE_COPY:
     case GMS_MESSAGE_KEEPER_REPLY:
     default:
         gms_fail(&error, GMS_E_PROTOCOL, "%s is no request to a keeper", gms_message_name(message->type));

@@ -186,6 +186,12 @@ struct world_seat *worlds_holder(const struct worlds *worlds, uint64_t world, ui
     return seat && token != 0 && seat->token == token && seat->world == world ? seat : NULL;
 }
 
+bool worlds_settled(const struct worlds *worlds, uint32_t rank)
+{
+    struct world_seat *seat = find_seat(worlds, rank);
+    return seat && seat->token != 0 && seat->mirror_world == seat->world && !gms_pidfd_ended(seat->pidfd);
+}
+
 void worlds_forget_client(struct worlds *worlds, uint64_t client)
 {
     for (size_t i = 0; i < worlds->count; i++)

@@ -71,6 +71,9 @@ bool worlds_settle(struct world_seat *seat, uint64_t now_ns, struct world_waiter
 /* The seat that this (world, rank, token) holds, NULL when it is not the holder. */
 struct world_seat *worlds_holder(const struct worlds *worlds, uint64_t world, uint32_t rank, uint64_t token);
 
+/* Has the living holder of this rank mirrored a record in its present world? Then it has restored what it needs. */
+bool worlds_settled(const struct worlds *worlds, uint32_t rank);
+
 /* Forgets what this client waits for: it is gone. */
 void worlds_forget_client(struct worlds *worlds, uint64_t client);
 uint64_t worlds_newest(const struct worlds *worlds);

@@ -142,6 +142,7 @@ static bool file_message(struct gms_session *session, const struct gms_message *
     case GMS_MESSAGE_STATUS_REPLY:
     case GMS_MESSAGE_TAKEOVER:
     case GMS_MESSAGE_SHUTDOWN:
+    case GMS_MESSAGE_COPY:
     case GMS_MESSAGE_KEEPER_WORLD:
     case GMS_MESSAGE_KEEPER_PUT:
     case GMS_MESSAGE_KEEPER_GET:
@@ -149,6 +150,7 @@ static bool file_message(struct gms_session *session, const struct gms_message *
     case GMS_MESSAGE_KEEPER_DROP:
     case GMS_MESSAGE_KEEPER_MIRROR:
     case GMS_MESSAGE_KEEPER_REPLY:
+    case GMS_MESSAGE_KEEPER_REFILL:
         break;
     }
     return false;

@@ -52,7 +52,8 @@ struct descriptor {
 #define TRANSFER_FIELDS                                                                                                \
     {                                                                                                                  \
         U64(transfer.incarnation), U64(transfer.id), U32(transfer.part_count), U32(transfer.part),                     \
-            U32(transfer.failed), I32(transfer.timeout_ms)                                                             \
+            U32(transfer.failed), I32(transfer.timeout_ms), U32(transfer.again), U32(transfer.ended_mask),             \
+            U32(transfer.failed_mask)                                                                                  \
     }
 #define TRANSFER_RESULT_FIELDS                                                                                         \
     {                                                                                                                  \
@@ -70,7 +71,7 @@ static const struct descriptor descriptors[] = {
     [GMS_MESSAGE_HELLO] = {"HELLO",
                            1,
                            {U32(hello.role), U32(hello.pid), U32(hello.engine_id), U32(hello.rank), BYTES(hello.launch),
-                            BYTES(hello.version)}},
+                            BYTES(hello.version), U64(hello.incarnation), BYTES(hello.secret)}},
     [GMS_MESSAGE_WELCOME] = {"WELCOME",
                              0,
                              {U64(welcome.world), U32(welcome.world_size), U32(welcome.rank),
@@ -80,7 +81,7 @@ static const struct descriptor descriptors[] = {
                            {I32(reply.status), I32(reply.rank), U32(reply.kind), U32(reply.sequence),
                             U64(reply.incarnation), U64(reply.epoch), U32(reply.adopted), U32(reply.idle),
                             U32(reply.quarantined), U32(reply.pool_index), U32(reply.created), U32(reply.published),
-                            U64(reply.bytes), BYTES(reply.text), BYTES(reply.payload)}},
+                            U64(reply.bytes), BYTES(reply.text), BYTES(reply.payload), BYTES(reply.secret)}},
     [GMS_MESSAGE_ENVIRONMENT] = {"ENVIRONMENT", 0, PLAIN_FIELDS},
     [GMS_MESSAGE_ENVIRONMENT_REPLY] = {"ENVIRONMENT_REPLY",
                                        0,
@@ -112,12 +113,14 @@ static const struct descriptor descriptors[] = {
     [GMS_MESSAGE_STATUS_REPLY] = {"STATUS_REPLY", 0, {BYTES(status_reply.json)}},
     [GMS_MESSAGE_TAKEOVER] = {"TAKEOVER", 0, {U32(takeover.engine_id)}},
     [GMS_MESSAGE_SHUTDOWN] = {"SHUTDOWN", 0, PLAIN_FIELDS},
+    [GMS_MESSAGE_COPY] = {"COPY", 1, {U32(copy.kind), BYTES(copy.name), BYTES(copy.meta)}},
     [GMS_MESSAGE_KEEPER_WORLD] = {"KEEPER_WORLD", 1, KEEPER_FIELDS},
     [GMS_MESSAGE_KEEPER_PUT] = {"KEEPER_PUT", 1, KEEPER_FIELDS},
     [GMS_MESSAGE_KEEPER_GET] = {"KEEPER_GET", 0, KEEPER_FIELDS},
     [GMS_MESSAGE_KEEPER_LIST] = {"KEEPER_LIST", 0, KEEPER_FIELDS},
     [GMS_MESSAGE_KEEPER_DROP] = {"KEEPER_DROP", 0, KEEPER_FIELDS},
     [GMS_MESSAGE_KEEPER_MIRROR] = {"KEEPER_MIRROR", 0, KEEPER_FIELDS},
+    [GMS_MESSAGE_KEEPER_REFILL] = {"KEEPER_REFILL", 1, KEEPER_FIELDS},
     [GMS_MESSAGE_KEEPER_REPLY] = {"KEEPER_REPLY",
                                   1,
                                   {I32(keeper_reply.status), U64(keeper_reply.world), U64(keeper_reply.token),

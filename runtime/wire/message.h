@@ -22,11 +22,12 @@
 
 enum {
     GMS_WIRE_MAGIC = 0x57534d47, /* "GMSW" */
-    GMS_WIRE_VERSION = 1,
+    GMS_WIRE_VERSION = 2,
     GMS_WIRE_HEADER_BYTES = 16,
     GMS_WIRE_MAX_BYTES = 160 * 1024, /* header included; below the default socket buffer */
     GMS_WIRE_MAX_FDS = 4,
-    GMS_WIRE_FIELDS = 6, /* digests in a proposal */
+    GMS_WIRE_FIELDS = 6,   /* digests in a proposal */
+    GMS_SECRET_BYTES = 16, /* of a session */
 };
 
 /* Borrowed bytes: in a message to send, the caller's; in a decoded one, the receive buffer's. Not NUL-terminated. */
@@ -39,7 +40,8 @@ struct gms_bytes {
  * X(NAME, value, fds) F(type, name)... Type letters in message.c's table: u32, u64, i32, bytes.
  *
  * client -> coordinator
- *   HELLO        role, pid (own namespace's), engine_id, rank, launch, program version; fds: own pidfd
+ *   HELLO        role, pid (own namespace's), engine_id, rank, launch, program version; fds: own pidfd. An engine rank
+ *                that had joined before its coordinator ended names its incarnation and the secret it got with it
  *   ENVIRONMENT  (gms-exec) -> ENVIRONMENT_REPLY
  *   CONTAINER    (gms-exec) the cohort's container: kind; fds: pidfd of its guardian, pidfd of the engine rank
  *                -> REPLY; the engine rank runs only after it. How to end and how to know, by kind:
@@ -52,6 +54,10 @@ struct gms_bytes {
  * status, rank, text and the outcome's numbers; fds: pool memory, directory (allocate) PROMOTE, SERVING, CONDEMNED,
  * TRANSFER_RESULT, TRANSFER_STALLED, STATUS_REPLY(json) keeper (both ways) KEEPER_WORLD, KEEPER_PUT, KEEPER_GET,
  * KEEPER_LIST, KEEPER_DROP, KEEPER_MIRROR, KEEPER_REPLY
+ *   COPY         coordinator -> gms-exec: one of the descriptors that the rank leaves with the keeper (enum
+ *                gms_copy_kind). The whole list is sent as BEGIN, PUT..., END; what it does not name is forgotten then
+ *   KEEPER_REFILL gms-exec -> a keeper that is new, without a token: kept if nothing has that name, and only until the
+ *                rank's coordinator has said with its first KEEPER_MIRROR that it has everything
  */
 enum gms_message_type {
     GMS_MESSAGE_HELLO = 1,
@@ -77,6 +83,7 @@ enum gms_message_type {
     GMS_MESSAGE_STATUS_REPLY = 21,
     GMS_MESSAGE_TAKEOVER = 22,
     GMS_MESSAGE_SHUTDOWN = 23,
+    GMS_MESSAGE_COPY = 24,
     GMS_MESSAGE_KEEPER_WORLD = 40,
     GMS_MESSAGE_KEEPER_PUT = 41,
     GMS_MESSAGE_KEEPER_GET = 42,
@@ -84,9 +91,11 @@ enum gms_message_type {
     GMS_MESSAGE_KEEPER_DROP = 44,
     GMS_MESSAGE_KEEPER_MIRROR = 45,
     GMS_MESSAGE_KEEPER_REPLY = 46,
+    GMS_MESSAGE_KEEPER_REFILL = 47,
 };
 
 enum gms_client_role { GMS_CLIENT_ENGINE = 1, GMS_CLIENT_EXEC = 2, GMS_CLIENT_CONTROL = 3 };
+enum gms_copy_kind { GMS_COPY_BEGIN = 1, GMS_COPY_PUT = 2, GMS_COPY_DROP = 3, GMS_COPY_END = 4 };
 enum gms_container_kind { GMS_CONTAINER_PID_NAMESPACE = 1, GMS_CONTAINER_SUBREAPER = 2 };
 
 struct gms_message {
@@ -96,7 +105,9 @@ struct gms_message {
         struct {
             uint32_t role, pid, engine_id, rank;
             struct gms_bytes launch, version;
-        } hello; /* fds: pidfd */
+            uint64_t incarnation;    /* 0: has not joined */
+            struct gms_bytes secret; /* GMS_SECRET_BYTES with an incarnation, else empty */
+        } hello;                     /* fds: pidfd */
         struct {
             uint64_t world;
             uint32_t world_size, rank, kv_verify_full, operation_timeout_ms;
@@ -140,6 +151,7 @@ struct gms_message {
             uint64_t bytes;
             struct gms_bytes text;
             struct gms_bytes payload; /* allocate of a published weights pool: its manifest */
+            struct gms_bytes secret;  /* join: GMS_SECRET_BYTES, by which this engine rank is known to later worlds */
         } reply;
         struct {
             uint64_t incarnation, epoch, source;
@@ -152,6 +164,8 @@ struct gms_message {
             uint64_t incarnation, id;
             uint32_t part_count, part, failed;
             int32_t timeout_ms;
+            /* DISPATCH: said before, to a coordinator that is no more; parts (a bit each) that ended, that failed */
+            uint32_t again, ended_mask, failed_mask;
         } transfer; /* DISPATCH, END, WAIT */
         struct {
             uint64_t incarnation, id;
@@ -171,12 +185,16 @@ struct gms_message {
             uint32_t rank, world_size;
             struct gms_bytes name, meta;
             uint64_t number;
-        } keeper; /* all KEEPER_ requests */
+        } keeper; /* all KEEPER_ requests; REFILL without world and token */
         struct {
             int32_t status;
             uint64_t world, token, number;
             struct gms_bytes names, meta, text;
         } keeper_reply;
+        struct {
+            uint32_t kind; /* enum gms_copy_kind */
+            struct gms_bytes name, meta;
+        } copy; /* fds: PUT: what is copied */
     };
     int fds[GMS_WIRE_MAX_FDS]; /* to send: borrowed; received: owned by the receiver of the message */
     uint32_t fd_count;

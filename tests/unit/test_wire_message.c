@@ -21,9 +21,9 @@ struct shape {
 #define PLACE(member) offsetof(struct gms_message, member)
 
 static const struct shape shapes[] = {
-    {GMS_MESSAGE_HELLO, SIZE(hello), 0, {PLACE(hello.launch), PLACE(hello.version)}, 2, 1},
+    {GMS_MESSAGE_HELLO, SIZE(hello), 0, {PLACE(hello.launch), PLACE(hello.version), PLACE(hello.secret)}, 3, 1},
     {GMS_MESSAGE_WELCOME, SIZE(welcome), 0, {PLACE(welcome.version)}, 1, 0},
-    {GMS_MESSAGE_REPLY, SIZE(reply), 0, {PLACE(reply.text), PLACE(reply.payload)}, 2, 2},
+    {GMS_MESSAGE_REPLY, SIZE(reply), 0, {PLACE(reply.text), PLACE(reply.payload), PLACE(reply.secret)}, 3, 2},
     {GMS_MESSAGE_ENVIRONMENT, SIZE(plain), 0, {0}, 0, 0},
     {GMS_MESSAGE_ENVIRONMENT_REPLY, SIZE(environment_reply), 0, {PLACE(environment_reply.variables)}, 1, 0},
     {GMS_MESSAGE_CONTAINER, SIZE(container), 0, {0}, 0, 2},
@@ -35,9 +35,9 @@ static const struct shape shapes[] = {
     {GMS_MESSAGE_PROMOTE, SIZE(promote), 0, {0}, 0, 0},
     {GMS_MESSAGE_SERVING, SIZE(promote), 0, {0}, 0, 0},
     {GMS_MESSAGE_CONDEMNED, SIZE(condemned), 0, {PLACE(condemned.text)}, 1, 0},
-    {GMS_MESSAGE_TRANSFER_DISPATCH, SIZE(transfer), 0, {0}, 0, 0},
-    {GMS_MESSAGE_TRANSFER_END, SIZE(transfer), 0, {0}, 0, 0},
-    {GMS_MESSAGE_TRANSFER_WAIT, SIZE(transfer), 0, {0}, 0, 0},
+    {GMS_MESSAGE_TRANSFER_DISPATCH, SIZE(transfer), 4, {0}, 0, 0},
+    {GMS_MESSAGE_TRANSFER_END, SIZE(transfer), 4, {0}, 0, 0},
+    {GMS_MESSAGE_TRANSFER_WAIT, SIZE(transfer), 4, {0}, 0, 0},
     {GMS_MESSAGE_TRANSFER_RESULT,
      SIZE(transfer_result),
      0,
@@ -54,6 +54,8 @@ static const struct shape shapes[] = {
     {GMS_MESSAGE_STATUS_REPLY, SIZE(status_reply), 0, {PLACE(status_reply.json)}, 1, 0},
     {GMS_MESSAGE_TAKEOVER, SIZE(takeover), 0, {0}, 0, 0},
     {GMS_MESSAGE_SHUTDOWN, SIZE(plain), 0, {0}, 0, 0},
+    {GMS_MESSAGE_COPY, SIZE(copy), 4, {PLACE(copy.name), PLACE(copy.meta)}, 2, 1},
+    {GMS_MESSAGE_KEEPER_REFILL, SIZE(keeper), 0, {PLACE(keeper.name), PLACE(keeper.meta)}, 2, 1},
     {GMS_MESSAGE_KEEPER_WORLD, SIZE(keeper), 0, {PLACE(keeper.name), PLACE(keeper.meta)}, 2, 1},
     {GMS_MESSAGE_KEEPER_PUT, SIZE(keeper), 0, {PLACE(keeper.name), PLACE(keeper.meta)}, 2, 1},
     {GMS_MESSAGE_KEEPER_GET, SIZE(keeper), 0, {PLACE(keeper.name), PLACE(keeper.meta)}, 2, 0},
@@ -174,14 +176,16 @@ static void names_and_descriptor_limits(void **state)
 static void golden_bytes(void **state)
 {
     static const unsigned char hello[] = {
-        'G',  'M',  'S', 'W', 1,   0,   1,   0,   30,
-        0,    0,    0,   9,   0,   0,   0,             /* header: version 1, type 1, body 30, id 9 */
+        'G',  'M',  'S', 'W', 2,   0,   1,   0,   44,
+        0,    0,    0,   9,   0,   0,   0,             /* header: version 2, type 1, body 44, id 9 */
         1,    0,    0,   0,                            /* role */
         0x67, 0x12, 0,   0,                            /* pid 4711 */
         2,    0,    0,   0,                            /* engine */
         3,    0,    0,   0,                            /* rank */
         1,    0,    0,   0,   'L',                     /* launch */
         5,    0,    0,   0,   '0', '.', '1', '.', '0', /* version */
+        7,    0,    0,   0,   0,   0,   0,   0,        /* incarnation */
+        2,    0,    0,   0,   'S', 'T',                /* secret */
     };
     struct gms_error error;
     struct gms_message message = {.type = GMS_MESSAGE_HELLO,
@@ -191,7 +195,9 @@ static void golden_bytes(void **state)
                                             .engine_id = 2,
                                             .rank = 3,
                                             .launch = {"L", 1},
-                                            .version = {"0.1.0", 5}}};
+                                            .version = {"0.1.0", 5},
+                                            .incarnation = 7,
+                                            .secret = {"ST", 2}}};
     size_t bytes = 0;
 
     (void)state;
@@ -282,7 +288,7 @@ static void header_errors_are_told_apart(void **state)
     buffer[4] = 7;
     assert_status(gms_message_decode(buffer, bytes, &back, &error), GMS_E_VERSION);
     assert_text_has("version 7");
-    assert_text_has("program 1");
+    assert_text_has("program 2");
     buffer[4] = GMS_WIRE_VERSION;
     buffer[0] = 'X';
     assert_status(gms_message_decode(buffer, bytes, &back, &error), GMS_E_PROTOCOL);
