@@ -221,6 +221,7 @@ static void tick(struct gms_core *core)
         if (core->now_ns >= operation_deadline(core, e))
             core->engines[e].pending.expired = true;
     gms_core_report_fences(core);
+    gms_core_report_detached(core);
     gms_core_report_transfers(core);
 }
 
@@ -230,6 +231,9 @@ uint64_t gms_core_deadline(const struct gms_core *core)
 
     if (core->stopped)
         return UINT64_MAX;
+    if (other < deadline)
+        deadline = other;
+    other = gms_core_detached_deadline(core);
     if (other < deadline)
         deadline = other;
     for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++) {
@@ -293,6 +297,9 @@ void gms_core_step(struct gms_core *core, const struct gms_event *event, struct 
         gms_core_session_gone(core, event->session_gone.engine, event->session_gone.session);
         gms_core_transfers_session_gone(core, event->session_gone.engine, event->session_gone.session);
         break;
+    case GMS_EVENT_ATTACHED:
+        gms_core_attached(core, event->attached.engine, event->attached.incarnation);
+        break;
     case GMS_EVENT_BULK_DONE:
         gms_core_bulk_done(core, event->bulk.engine, &event->bulk.key, event->bulk.status, event->bulk.adopted,
                            event->bulk.idle, event->bulk.quarantined);
@@ -335,7 +342,7 @@ struct gms_core *gms_core_init(void *memory, const struct gms_core_options *opti
     core->round = 1;
     core->serving = core->successor = -1;
     for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++)
-        core->engines[e].fence_report_ns = UINT64_MAX;
+        core->engines[e].fence_report_ns = core->engines[e].reattach_report_ns = UINT64_MAX;
     gms_ballot_init(&core->contribution);
     gms_ballot_init(&core->draft);
     return core;

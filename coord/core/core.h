@@ -78,6 +78,8 @@ struct gms_core_options {
     uint64_t operation_timeout_ns;
     uint64_t transfer_stall_ns; /* a dispatched transfer without news for this long is named */
     uint64_t fence_report_ns;   /* a cohort not retired for this long is named, and again each time it passes */
+    uint64_t reattach_ns;       /* after a restore: an engine rank that lives and has not re-attached for this long is
+                                   named, and again each time it passes; 0: never */
 };
 
 /* ------------------------------------------------------------------------------------------------- events ----- */
@@ -86,13 +88,15 @@ enum gms_event_type {
     GMS_EVENT_TICK,         /* time passed; at or after gms_core_deadline */
     GMS_EVENT_RUNG,         /* a doorbell: somebody wants round `round` */
     GMS_EVENT_ROUND_DONE,   /* `merged` is the result of the round that this core entered */
-    GMS_EVENT_STORED,       /* the store has `ticket` durably */
+    GMS_EVENT_STORED,       /* the store has `ticket` durably; in the order of the STOREs */
     GMS_EVENT_STORE_FAILED, /* it could not; the core refuses what depended on it */
     GMS_EVENT_PROPOSE,      /* an engine rank's collective call */
     GMS_EVENT_PREPARED,     /* result of GMS_ACTION_PREPARE */
     GMS_EVENT_FACT,         /* a local fact about an engine's incarnation */
     GMS_EVENT_SESSION_GONE, /* the engine rank's session is no more: drop its pending proposal */
-    GMS_EVENT_BULK_DONE,    /* result of GMS_ACTION_BULK */
+    GMS_EVENT_ATTACHED, /* an engine rank of an earlier session is back: PROMOTE, SERVING or CONDEMNED is repeated to it
+                           when that is how it stands */
+    GMS_EVENT_BULK_DONE, /* result of GMS_ACTION_BULK */
     GMS_EVENT_TRANSFER_DISPATCH,
     GMS_EVENT_TRANSFER_END_PART,
     GMS_EVENT_TRANSFER_WAIT, /* somebody waits for its end; answered when it has ended */
@@ -136,6 +140,10 @@ struct gms_event {
         } session_gone;
         struct {
             uint32_t engine;
+            uint64_t incarnation;
+        } attached;
+        struct {
+            uint32_t engine;
             struct gms_operation_key key;
             gms_status status;
             uint32_t adopted, idle, quarantined;
@@ -144,6 +152,8 @@ struct gms_event {
             uint32_t engine;
             uint64_t incarnation, session, id;
             uint32_t part_count;
+            bool again; /* said before, perhaps to an earlier world: OK also when it ended meanwhile (WAIT tells) */
+            uint32_t ended_mask, failed_mask; /* with `again`: bit per part that ended, that failed */
         } transfer_dispatch;
         struct {
             uint32_t engine;
@@ -191,7 +201,8 @@ enum gms_store_kind {
     GMS_STORE_OUTCOME,
     GMS_STORE_CONDEMNED,
     GMS_STORE_EPOCH,
-    GMS_STORE_SERVING
+    GMS_STORE_SERVING,
+    GMS_STORE_TRANSFER, /* a transfer ended */
 };
 
 struct gms_outcome {

@@ -70,16 +70,18 @@ struct gms_core_engine {
     enum gms_role role;
     uint64_t incarnation, launch;
     uint32_t next_sequence;
-    uint64_t parked_round; /* the order in which successors are chosen */
-    bool may_write;        /* condemned, and may have been writing the group's KV: no successor before it is retired */
+    uint64_t parked_round;                    /* the order in which successors are chosen */
+    uint64_t promoted_epoch, promoted_source; /* what it was or will be promoted with */
+    bool may_write; /* condemned, and may have been writing the group's KV: no successor before it is retired */
     struct gms_core_operation operation;
     uint32_t decided_next;
     struct gms_core_decided decided[GMS_CORE_OUTCOMES];
 
     /* local */
     uint32_t facts; /* bit per enum gms_fact, of `incarnation` */
-    bool condemned_stored, fenced, promoted, classifying;
+    bool condemned_stored, fenced, promoted, serving, classifying;
     uint64_t fenced_ns, fence_report_ns; /* since when; when to name it next */
+    uint64_t reattach_report_ns;         /* restored and not re-attached: when to name it; UINT64_MAX: never */
     struct gms_core_pending pending;
     struct gms_proposal last_prepare; /* the last one handed to the driver: a late PREPARED is undone with it */
     uint32_t last_prepare_pool;
@@ -107,6 +109,7 @@ struct gms_core_transfer {
 /* A transfer dispatched on this rank. Local. */
 struct gms_core_local_transfer {
     bool used;
+    bool ended; /* in the group; answered when that is stored */
     uint32_t engine, part_count, ended_mask, failed_mask;
     uint64_t incarnation, id, session;      /* session: who waits; 0 nobody */
     uint64_t since_ns, due_ns, interval_ns; /* dispatched; when a stall is named next; doubled then */
@@ -235,6 +238,12 @@ void gms_core_facts(struct gms_core *core, const struct gms_ballot *merged);
 void gms_core_condemned_stored(struct gms_core *core, const struct gms_core_store *store);
 void gms_core_epoch_stored(struct gms_core *core, const struct gms_core_store *store);
 void gms_core_serving_stored(struct gms_core *core, const struct gms_core_store *store);
+/* An engine rank of an earlier session is back: it is told again how it stands. */
+void gms_core_attached(struct gms_core *core, uint32_t engine, uint64_t incarnation);
+/* FENCE and CONDEMNED, for the first time or again. */
+void gms_core_fence(struct gms_core *core, uint32_t engine, bool clean);
+void gms_core_report_detached(struct gms_core *core);
+uint64_t gms_core_detached_deadline(const struct gms_core *core);
 /* Emits CLASSIFY when this rank may: the last thing of every step. */
 void gms_core_classify(struct gms_core *core);
 void gms_core_report_fences(struct gms_core *core);
@@ -247,6 +256,7 @@ void gms_core_transfer_wait(struct gms_core *core, const struct gms_event *event
 /* Fills the ballot's lane with news; true when there is any. */
 bool gms_core_transfer_news(const struct gms_core *core, struct gms_ballot *ballot);
 void gms_core_transfers(struct gms_core *core, const struct gms_ballot *merged);
+void gms_core_transfer_stored(struct gms_core *core, const struct gms_core_store *store);
 void gms_core_transfers_condemned(struct gms_core *core, uint64_t incarnation);        /* in the round */
 void gms_core_transfers_condemned_stored(struct gms_core *core, uint64_t incarnation); /* waiters may know */
 void gms_core_transfers_session_gone(struct gms_core *core, uint32_t engine, uint64_t session);

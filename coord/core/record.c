@@ -71,6 +71,7 @@ static uint32_t encode(const struct gms_core *core, const struct gms_core_store 
     case GMS_STORE_CONDEMNED:
     case GMS_STORE_EPOCH:
     case GMS_STORE_SERVING:
+    case GMS_STORE_TRANSFER:
         break;
     }
     return (uint32_t)(writer.at - payload);
@@ -89,6 +90,8 @@ static const char *kind_name(enum gms_store_kind kind)
         return "epoch";
     case GMS_STORE_SERVING:
         return "serving";
+    case GMS_STORE_TRANSFER:
+        return "transfer";
     }
     return "unknown";
 }
@@ -160,6 +163,9 @@ void gms_core_stored(struct gms_core *core, uint64_t ticket, bool ok)
         break;
     case GMS_STORE_SERVING:
         gms_core_serving_stored(core, store);
+        break;
+    case GMS_STORE_TRANSFER:
+        gms_core_transfer_stored(core, store);
         break;
     }
     store->ticket = 0;

@@ -131,23 +131,35 @@ static void condemn(struct gms_core *core, uint32_t engine, const struct gms_bal
     gms_core_store_send(core, store);
 }
 
-void gms_core_condemned_stored(struct gms_core *core, const struct gms_core_store *store)
+static void tell(struct gms_core *core, enum gms_action_type type, uint32_t engine, uint64_t incarnation,
+                 uint64_t epoch, uint64_t source)
 {
-    struct gms_core_engine *slot = &core->engines[store->engine];
-    struct gms_action *action;
+    struct gms_action *action = gms_core_emit(core, type);
+
+    action->promote.engine = engine;
+    action->promote.incarnation = incarnation;
+    action->promote.epoch = epoch;
+    action->promote.source = source;
+}
+
+void gms_core_fence(struct gms_core *core, uint32_t engine, bool clean)
+{
+    struct gms_core_engine *slot = &core->engines[engine];
+    struct gms_action *action = gms_core_emit(core, GMS_ACTION_FENCE);
 
     slot->condemned_stored = true;
     slot->fenced = true;
     slot->fenced_ns = core->now_ns;
     slot->fence_report_ns = core->options.fence_report_ns ? core->now_ns + core->options.fence_report_ns : UINT64_MAX;
-    action = gms_core_emit(core, GMS_ACTION_FENCE);
-    action->fence.engine = store->engine;
-    action->fence.incarnation = store->incarnation;
-    action->fence.clean = store->source == GMS_FACT_LEFT;
-    action = gms_core_emit(core, GMS_ACTION_CONDEMNED);
-    action->promote.engine = store->engine;
-    action->promote.incarnation = store->incarnation;
-    action->promote.epoch = store->epoch;
+    action->fence.engine = engine;
+    action->fence.incarnation = slot->incarnation;
+    action->fence.clean = clean;
+    tell(core, GMS_ACTION_CONDEMNED, engine, slot->incarnation, core->epoch, 0);
+}
+
+void gms_core_condemned_stored(struct gms_core *core, const struct gms_core_store *store)
+{
+    gms_core_fence(core, store->engine, store->source == GMS_FACT_LEFT);
     gms_core_condemned_pending(core, store->engine);
     gms_core_transfers_condemned_stored(core, store->incarnation);
 }
@@ -170,10 +182,11 @@ static void retire(struct gms_core *core, uint32_t engine)
     slot->launch = 0;
     slot->next_sequence = 0;
     slot->parked_round = 0;
+    slot->promoted_epoch = slot->promoted_source = 0;
     slot->may_write = false;
     slot->facts = 0;
-    slot->condemned_stored = slot->fenced = slot->promoted = slot->classifying = false;
-    slot->fence_report_ns = UINT64_MAX;
+    slot->condemned_stored = slot->fenced = slot->promoted = slot->serving = slot->classifying = false;
+    slot->fence_report_ns = slot->reattach_report_ns = UINT64_MAX;
 }
 
 void gms_core_report_fences(struct gms_core *core)
@@ -193,6 +206,37 @@ void gms_core_report_fences(struct gms_core *core)
         if (slot->may_write)
             gms_text_add(&text, "; nobody can be promoted until it has");
     }
+}
+
+/* What a restored group waits for: an engine rank that neither came back nor is seen to be dead. */
+void gms_core_report_detached(struct gms_core *core)
+{
+    for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++) {
+        struct gms_core_engine *slot = &core->engines[e];
+
+        if (core->now_ns < slot->reattach_report_ns || slot->role == GMS_ROLE_EMPTY || slot->role == GMS_ROLE_CONDEMNED)
+            continue;
+        slot->reattach_report_ns = core->now_ns + core->options.reattach_ns;
+        struct gms_text text = gms_core_note(core, GMS_E_TIMEOUT);
+        gms_text_engine(&text, e, slot->incarnation);
+        gms_text_count(&text, " has not come back to rank ", core->options.rank);
+        gms_text_count(&text, " within ", core->options.reattach_ns / 1000000);
+        gms_text_add(&text,
+                     " ms of the coordinators' restart, but its process lives: stopped, or busy in a long call?");
+    }
+}
+
+uint64_t gms_core_detached_deadline(const struct gms_core *core)
+{
+    uint64_t deadline = UINT64_MAX;
+
+    for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++) {
+        const struct gms_core_engine *slot = &core->engines[e];
+
+        if (slot->role != GMS_ROLE_EMPTY && slot->role != GMS_ROLE_CONDEMNED && slot->reattach_report_ns < deadline)
+            deadline = slot->reattach_report_ns;
+    }
+    return deadline;
 }
 
 uint64_t gms_core_fence_deadline(const struct gms_core *core)
@@ -282,6 +326,8 @@ static void enter_promoting(struct gms_core *core)
         core->epoch++; /* with a writer, its condemnation raised it */
     gms_core_mix(core, core->epoch);
     gms_core_move_role(core, engine, GMS_ROLE_EVENT_CHOSEN);
+    core->engines[engine].promoted_epoch = core->epoch;
+    core->engines[engine].promoted_source = core->writer;
 
     struct gms_core_store *store = gms_core_store_begin(core, GMS_STORE_EPOCH, engine);
     store->source = core->writer;
@@ -387,23 +433,48 @@ void gms_core_epoch_stored(struct gms_core *core, const struct gms_core_store *s
     if (slot->incarnation != store->incarnation || slot->role != GMS_ROLE_PROMOTED)
         return; /* condemned meanwhile: it is not told to go on */
     slot->promoted = true;
-    struct gms_action *action = gms_core_emit(core, GMS_ACTION_PROMOTE);
-    action->promote.engine = store->engine;
-    action->promote.incarnation = store->incarnation;
-    action->promote.epoch = store->epoch;
-    action->promote.source = store->source;
+    tell(core, GMS_ACTION_PROMOTE, store->engine, store->incarnation, store->epoch, store->source);
 }
 
 void gms_core_serving_stored(struct gms_core *core, const struct gms_core_store *store)
 {
-    const struct gms_core_engine *slot = &core->engines[store->engine];
+    struct gms_core_engine *slot = &core->engines[store->engine];
 
     if (slot->incarnation != store->incarnation || slot->role != GMS_ROLE_SERVING)
         return;
-    struct gms_action *action = gms_core_emit(core, GMS_ACTION_SERVING);
-    action->promote.engine = store->engine;
-    action->promote.incarnation = store->incarnation;
-    action->promote.epoch = store->epoch;
+    slot->serving = true;
+    tell(core, GMS_ACTION_SERVING, store->engine, store->incarnation, store->epoch, 0);
+}
+
+void gms_core_attached(struct gms_core *core, uint32_t engine, uint64_t incarnation)
+{
+    if (engine >= GMS_MAX_ENGINES)
+        return;
+    struct gms_core_engine *slot = &core->engines[engine];
+    if (slot->role == GMS_ROLE_EMPTY || slot->incarnation != incarnation) {
+        tell(core, GMS_ACTION_CONDEMNED, engine, incarnation, core->epoch, 0);
+        return;
+    }
+    slot->reattach_report_ns = UINT64_MAX;
+    switch (slot->role) {
+    case GMS_ROLE_PROMOTED:
+        if (slot->promoted)
+            tell(core, GMS_ACTION_PROMOTE, engine, incarnation, slot->promoted_epoch, slot->promoted_source);
+        break;
+    case GMS_ROLE_SERVING: /* said READY on every rank, so it was told the promotion */
+        if (slot->serving)
+            tell(core, GMS_ACTION_SERVING, engine, incarnation, slot->promoted_epoch, 0);
+        break;
+    case GMS_ROLE_CONDEMNED:
+        if (slot->condemned_stored)
+            tell(core, GMS_ACTION_CONDEMNED, engine, incarnation, core->epoch, 0);
+        break;
+    case GMS_ROLE_EMPTY:
+    case GMS_ROLE_JOINED:
+    case GMS_ROLE_PARKED:
+    case GMS_ROLE_COUNT:
+        break;
+    }
 }
 
 void gms_core_classify(struct gms_core *core)

@@ -157,6 +157,7 @@ void gms_core_transfer_dispatch(struct gms_core *core, const struct gms_event *e
     const uint32_t engine = event->transfer_dispatch.engine, part_count = event->transfer_dispatch.part_count;
     const uint64_t session = event->transfer_dispatch.session, incarnation = event->transfer_dispatch.incarnation;
     const uint64_t id = event->transfer_dispatch.id;
+    const bool again = event->transfer_dispatch.again;
     struct gms_core_local_transfer *local = NULL;
     struct gms_text text;
 
@@ -169,6 +170,11 @@ void gms_core_transfer_dispatch(struct gms_core *core, const struct gms_event *e
         gms_text_add(&text, " are possible");
         return;
     }
+    if (again && (find_local(core, incarnation, id) || find_ended(core, incarnation, id))) {
+        text = emit(core, GMS_ACTION_TRANSFER_ANSWER, engine, session, incarnation, id, GMS_OK);
+        gms_text_add(&text, " is known");
+        return;
+    }
     if (find_local(core, incarnation, id)) {
         text = emit(core, GMS_ACTION_TRANSFER_ANSWER, engine, session, incarnation, id, GMS_E_EXISTS);
         gms_text_add(&text, " is dispatched already and has not ended");
@@ -177,7 +183,7 @@ void gms_core_transfer_dispatch(struct gms_core *core, const struct gms_event *e
     for (unsigned i = 0; i < GMS_CORE_MAX_TRANSFERS && !local; i++)
         if (!core->local_transfers[i].used)
             local = &core->local_transfers[i];
-    if (!local || (!find_open(core, incarnation, id) && !has_room(core))) {
+    if (!local || (!again && !find_open(core, incarnation, id) && !has_room(core))) {
         text = emit(core, GMS_ACTION_TRANSFER_ANSWER, engine, session, incarnation, id, GMS_E_BUSY);
         gms_text_count(&text, ": ", GMS_CORE_MAX_TRANSFERS);
         gms_text_add(&text, " are open, which is the limit; wait for one to end");
@@ -189,6 +195,10 @@ void gms_core_transfer_dispatch(struct gms_core *core, const struct gms_event *e
     local->incarnation = incarnation;
     local->id = id;
     local->part_count = part_count;
+    if (again) {
+        local->ended_mask = event->transfer_dispatch.ended_mask & full_mask(part_count);
+        local->failed_mask = event->transfer_dispatch.failed_mask & local->ended_mask;
+    }
     local->since_ns = core->now_ns;
     restart_stall(core, local);
     text = emit(core, GMS_ACTION_TRANSFER_ANSWER, engine, session, incarnation, id, GMS_OK);
@@ -205,6 +215,11 @@ void gms_core_transfer_end_part(struct gms_core *core, const struct gms_event *e
     if (!is_alive(core, GMS_ACTION_TRANSFER_ANSWER, engine, session, incarnation, id))
         return;
     struct gms_core_local_transfer *local = find_local(core, incarnation, id);
+    if (!local && find_ended(core, incarnation, id)) { /* every part had ended, or the group's vote could not */
+        text = emit(core, GMS_ACTION_TRANSFER_ANSWER, engine, session, incarnation, id, GMS_OK);
+        gms_text_add(&text, " has ended");
+        return;
+    }
     if (!local) {
         text = emit(core, GMS_ACTION_TRANSFER_ANSWER, engine, session, incarnation, id, GMS_E_NOT_FOUND);
         gms_text_add(&text, " is not dispatched on this rank");
@@ -272,7 +287,7 @@ bool gms_core_transfer_news(const struct gms_core *core, struct gms_ballot *ball
     for (unsigned i = 0; i < GMS_CORE_MAX_TRANSFERS; i++) {
         const struct gms_core_local_transfer *local = &core->local_transfers[i];
 
-        if (!local->used || !voted(local) || !slot_speaks(core, local->engine, local->incarnation))
+        if (!local->used || local->ended || !voted(local) || !slot_speaks(core, local->engine, local->incarnation))
             continue;
         const struct gms_core_transfer *open = &core->transfers[find_open_index(core, local->incarnation, local->id)];
         uint32_t rank = core->options.rank;
@@ -313,7 +328,7 @@ static bool everyone_voted(const struct gms_core *core, const struct gms_core_tr
     return true;
 }
 
-static void end(struct gms_core *core, struct gms_core_transfer *open)
+static void end(struct gms_core *core, uint32_t engine, struct gms_core_transfer *open)
 {
     struct gms_core_transfer *ended = &core->ended[core->ended_next];
     struct gms_core_local_transfer *local = find_local(core, open->incarnation, open->id);
@@ -321,7 +336,21 @@ static void end(struct gms_core *core, struct gms_core_transfer *open)
     core->ended_next = (core->ended_next + 1) % GMS_CORE_ENDED_TRANSFERS;
     *ended = *open;
     open->used = false;
-    if (!local)
+    if (local)
+        local->ended = true;
+    struct gms_core_store *store = gms_core_store_begin(core, GMS_STORE_TRANSFER, engine);
+    store->incarnation = ended->incarnation;
+    store->source = ended->id;
+    gms_core_store_send(core, store);
+}
+
+/* Whoever waits may know that it ended, now that no rank can vote on it again. */
+void gms_core_transfer_stored(struct gms_core *core, const struct gms_core_store *store)
+{
+    struct gms_core_local_transfer *local = find_local(core, store->incarnation, store->source);
+    const struct gms_core_transfer *ended = find_ended(core, store->incarnation, store->source);
+
+    if (!local || !local->ended || !ended)
         return;
     emit_done(core, local->engine, local->session, ended);
     local->used = false;
@@ -332,13 +361,13 @@ void gms_core_transfers(struct gms_core *core, const struct gms_ballot *merged)
     for (unsigned i = 0; i < GMS_BALLOT_TRANSFERS; i++) {
         const struct gms_ballot_transfer *news = &merged->transfers[i];
         struct gms_core_transfer *open;
-        bool known = false;
+        uint32_t engine = 0;
 
         if (!news->incarnation)
             continue;
-        for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++)
-            known = known || slot_speaks(core, e, news->incarnation);
-        if (!known)
+        while (engine < GMS_MAX_ENGINES && !slot_speaks(core, engine, news->incarnation))
+            engine++;
+        if (engine == GMS_MAX_ENGINES)
             continue; /* condemned in this very round */
         open = find_open(core, news->incarnation, news->id);
         for (unsigned t = 0; t < GMS_CORE_MAX_TRANSFERS && !open; t++) {
@@ -360,7 +389,7 @@ void gms_core_transfers(struct gms_core *core, const struct gms_ballot *merged)
                 restart_stall(core, local);
         }
         if (everyone_voted(core, open))
-            end(core, open);
+            end(core, engine, open);
     }
 }
 
@@ -403,7 +432,8 @@ void gms_core_report_transfers(struct gms_core *core)
     for (unsigned i = 0; i < GMS_CORE_MAX_TRANSFERS; i++) {
         struct gms_core_local_transfer *local = &core->local_transfers[i];
 
-        if (!local->used || core->now_ns < local->due_ns || !slot_speaks(core, local->engine, local->incarnation))
+        if (!local->used || local->ended || core->now_ns < local->due_ns ||
+            !slot_speaks(core, local->engine, local->incarnation))
             continue;
         struct gms_core_transfer none = {0};
         const struct gms_core_transfer *open = find_open(core, local->incarnation, local->id);
@@ -441,7 +471,8 @@ uint64_t gms_core_transfer_deadline(const struct gms_core *core)
     for (unsigned i = 0; i < GMS_CORE_MAX_TRANSFERS; i++) {
         const struct gms_core_local_transfer *local = &core->local_transfers[i];
 
-        if (local->used && local->due_ns < deadline && slot_speaks(core, local->engine, local->incarnation))
+        if (local->used && !local->ended && local->due_ns < deadline &&
+            slot_speaks(core, local->engine, local->incarnation))
             deadline = local->due_ns;
     }
     return deadline;

@@ -277,7 +277,8 @@ GMS_API gms_status gms_report_sticky_error(gms_session *session, int32_t code, c
 /*
  * A transfer is a named vote over all ranks on work with several parts (KV pages, recurrent state, ...): it ends when
  * every rank has finished or failed every part, keeps the votes of ranks that finished, and is never withdrawn by a
- * timer. A stall is named in the coordinators' log and status, also while nothing else happens.
+ * timer. A stall is named in the coordinators' log and status, also while nothing else happens. An engine never uses an
+ * id twice (count them): after a restart of the coordinators nobody could tell which of the two is meant.
  */
 GMS_API gms_status gms_transfer_dispatch(gms_session *session, uint64_t transfer_id, uint32_t part_count,
                                          struct gms_error *ret_error);

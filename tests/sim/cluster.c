@@ -499,6 +499,7 @@ static void before_step(struct cluster *cluster, uint32_t rank, const struct gms
     case GMS_EVENT_PROPOSE:
     case GMS_EVENT_PREPARED:
     case GMS_EVENT_SESSION_GONE:
+    case GMS_EVENT_ATTACHED:
     case GMS_EVENT_TRANSFER_DISPATCH:
     case GMS_EVENT_TRANSFER_END_PART:
     case GMS_EVENT_TRANSFER_WAIT:

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What outlives a world (one start of the coordinator job): the snapshot of the replicated state that each rank stores,
+ * what all ranks conclude from what each of them still has, and a core that goes on from a snapshot. Pure, like the
+ * core.
+ *
+ * Storing. Whenever a step's actions hold a GMS_ACTION_STORE, the driver stores in ONE transaction all STORE records of
+ * that step and the snapshot taken after the step, and only then carries out the step's other actions and gives back
+ * STORED, in the order of the STOREs. Transactions become durable in the order of the steps. If the transaction fails:
+ * STORE_FAILED for every record of it. (Only completed rounds change replicated state, and only they emit STOREs.)
+ *
+ * A new world's round 0, in the driver:
+ *
+ *   store, keeper --> report --allgather--> gms_recovery_decide (same answer on all ranks)
+ *        FRESH:    gms_core_init
+ *        REFUSE:   exit 70 with the text
+ *        else:     rank `from_rank` shares its snapshot; every rank stores these bytes under the new world, then
+ *                  gms_core_restore, then carries out its actions
+ */
+#ifndef GMS_CORE_RECOVERY_H
+#define GMS_CORE_RECOVERY_H
+
+#include "core/core.h"
+
+enum {
+    GMS_SNAPSHOT_MAX_BYTES = 128 * 1024,
+    GMS_SNAPSHOT_OUTCOMES = 32, /* decided operations per engine slot that a snapshot keeps, the newest */
+    GMS_RECOVERY_REPORT_VERSION = 1,
+    GMS_RECOVERY_TEXT_BYTES = 512,
+};
+
+/* Writes the replicated state as it is after the last completed round: explicit little-endian, with magic, version,
+ * world, round and a digest over all of it (README.md has the format). Ranks that completed the same round write the
+ * same bytes. Returns the bytes written, never more than GMS_SNAPSHOT_MAX_BYTES; 0: `capacity` is too small, nothing
+ * useful written. */
+size_t gms_core_snapshot(const struct gms_core *core, void *buffer, size_t capacity);
+
+struct gms_snapshot_view {
+    uint64_t world, round; /* of the last completed round; ordered by world, then round */
+    uint64_t digest;       /* equal bytes, equal digest */
+    uint32_t world_size;
+    uint32_t prepared;           /* engine slots with an operation under way that has no outcome */
+    uint32_t engines;            /* engine slots that are not empty */
+    uint32_t pools;              /* pools that exist */
+    uint64_t epoch, incarnation; /* the highest of each given so far */
+};
+
+/* Looks at stored bytes; they are untrusted, all of them are checked. CORRUPT (cut, changed, impossible), VERSION. */
+gms_status gms_snapshot_look(const void *snapshot, size_t bytes, struct gms_snapshot_view *ret_view);
+
+/* ------------------------------------------------------------------------------------------------- round 0 ---- */
+
+/* Why what a rank has cannot be the last that it told anybody. */
+enum gms_recovery_doubt {
+    GMS_DOUBT_NONE,
+    GMS_DOUBT_MISSING,     /* no store, but the keeper remembers one */
+    GMS_DOUBT_OLDER,       /* fewer records, or an older world, than the keeper remembers */
+    GMS_DOUBT_DAMAGED,     /* does not verify */
+    GMS_DOUBT_OTHER_BOOT,  /* written under another boot of this node */
+    GMS_DOUBT_MEMORY_LOST, /* the store names pools that the keeper no longer has */
+    GMS_DOUBT_COUNT
+};
+
+/* Fixed size, no padding, zero what is unused: gathered as bytes. */
+struct gms_recovery_report {
+    uint32_t version; /* GMS_RECOVERY_REPORT_VERSION */
+    uint32_t rank;
+    uint32_t has_store;    /* a store of an earlier world of this boot, readable, with or without a snapshot */
+    uint32_t doubt;        /* enum gms_recovery_doubt */
+    uint32_t keeper_holds; /* memory, directories or sessions: something may live */
+    uint32_t prepared;     /* gms_snapshot_view.prepared */
+    uint32_t accept_loss;  /* --accept-store-loss was given */
+    uint32_t reserved;
+    uint64_t world, round, state_digest; /* of its snapshot; round 0: it has none */
+};
+
+enum gms_recovery_verdict {
+    GMS_RECOVERY_FRESH,   /* nobody has anything */
+    GMS_RECOVERY_RESTORE, /* go on where the group was */
+    GMS_RECOVERY_RENEW,   /* nothing lives any more: only the numbers go on (epoch, incarnations, rounds) */
+    GMS_RECOVERY_SALVAGE, /* the operator accepted that newer state is lost: engines are ended, contents given up,
+                             numbers jump ahead of whatever was told */
+    GMS_RECOVERY_REFUSE,  /* an operator must decide */
+};
+
+struct gms_recovery_decision {
+    enum gms_recovery_verdict verdict;
+    uint32_t from_rank;                 /* RESTORE, RENEW, SALVAGE: whose snapshot */
+    char text[GMS_RECOVERY_TEXT_BYTES]; /* one or two sentences for the log, or for whoever has to decide */
+};
+
+/* A pure function of all ranks' reports (reports[r].rank is r): the same everywhere. */
+void gms_recovery_decide(const struct gms_recovery_report *reports, uint32_t ranks,
+                         struct gms_recovery_decision *ret_decision);
+
+/* ------------------------------------------------------------------------------------------------- restore ---- */
+
+/*
+ * A core that goes on from `snapshot` (untrusted bytes, the same on all ranks, already in this rank's store) in the new
+ * world `options->world`. `verdict` is RESTORE, RENEW or SALVAGE. An operation that was under way is rolled back, its
+ * number unchanged, so the engine's repeated proposal starts anew. `ret_actions` is what to carry out now, in this
+ * order:
+ *
+ *   NOTE                what was restored
+ *   COMMIT or ABORT     of each engine slot's last operation that had a tentative effect: this rank may not have come
+ * to it before the old world ended. Both idempotent: complete what "prepared/..." at the keeper holds, or drop it. What
+ * is prepared at the keeper and named by none of them is to be dropped FENCE, CONDEMNED    for every condemned
+ * incarnation, again CLASSIFY            again, if it was due ENTER_ROUND         the first round, which proves that
+ * all ranks restored the same
+ *
+ * What belongs to an incarnation that gms_core_look shows neither in an engine slot nor as writer is to be dropped: its
+ * FORGET may have been lost. Facts are local and were lost: the driver says anew what it sees (GONE for a dead
+ * process), and for each engine rank that re-attaches, in this order: GMS_EVENT_ATTACHED, then the facts that the
+ * engine rank repeats (PARKED, STICKY, READY, LEFT), its open transfers (DISPATCH with `again`), its unanswered call
+ * with the same key.
+ *
+ * CORRUPT, VERSION as gms_snapshot_look; MISMATCH: a group of another size wrote it; FOREIGN_WORLD: its world is not
+ * below options->world; INVALID: verdict. After failure `memory` holds nothing of use.
+ */
+gms_status gms_core_restore(void *memory, const struct gms_core_options *options, enum gms_recovery_verdict verdict,
+                            const void *snapshot, size_t bytes, uint64_t now_ns, struct gms_core **ret_core,
+                            struct gms_actions *ret_actions);
+
+#endif
