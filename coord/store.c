@@ -16,7 +16,7 @@
 #include "base/fd.h"
 
 enum {
-    FORMAT = 1,                  /* PRAGMA user_version */
+    FORMAT = 2,                  /* PRAGMA user_version */
     APPLICATION_ID = 0x474d5353, /* "GMSS" */
     PATH_BYTES = 512,            /* the path with its longest suffix */
     RECORD_HEADER_BYTES = 8 + 4, /* what the checksum covers before the payload: number, kind */
@@ -26,7 +26,11 @@ enum {
 struct gms_store {
     sqlite3 *db;
     sqlite3_stmt *insert;
-    uint64_t last;
+    uint64_t first, last; /* numbers of the records that are there; last 0: none yet */
+    uint64_t world;       /* that this process stores for */
+    bool is_new, adopted; /* adopted: table meta says that world */
+    char boot_id[GMS_BOOT_ID_BYTES];
+    uint64_t keeper;
     char path[PATH_BYTES];
     char note[NOTE_BYTES];
 };
@@ -36,6 +40,12 @@ struct owner {
     bool present; /* false: an empty file */
     char boot_id[GMS_BOOT_ID_BYTES];
     uint64_t world;
+};
+
+/* What stands beside the snapshot's bytes. */
+struct cover {
+    uint64_t first; /* oldest record that was kept */
+    uint64_t last;  /* newest record that it covers */
 };
 
 /* ------------------------------------------------------------------------------------------------ helpers ------ */
@@ -89,6 +99,14 @@ static uint64_t meta_checksum(const char *boot_id, uint64_t world)
     memcpy(whole, boot_id, GMS_BOOT_ID_BYTES);
     put_le(whole + GMS_BOOT_ID_BYTES, world, 8);
     return XXH3_64bits(whole, sizeof(whole));
+}
+
+static uint64_t snapshot_checksum(const struct cover *cover, const void *payload, size_t bytes)
+{
+    uint8_t place[16];
+    put_le(place, cover->first, 8);
+    put_le(place + 8, cover->last, 8);
+    return XXH3_64bits_withSeed(payload, bytes, XXH3_64bits(place, sizeof(place)));
 }
 
 gms_status gms_store_boot_id(char ret_boot_id[GMS_BOOT_ID_BYTES], struct gms_error *ret_error)
@@ -150,13 +168,15 @@ static gms_status open_database(gms_store *store, struct gms_error *ret_error)
 static gms_status make_schema(gms_store *store, const struct gms_store_options *options, const char *boot_id,
                               struct gms_error *ret_error)
 {
-    char sql[1024];
+    char sql[1536];
     snprintf(sql, sizeof(sql),
              "BEGIN IMMEDIATE;"
              "CREATE TABLE meta(boot_id TEXT NOT NULL, world INTEGER NOT NULL, keeper INTEGER NOT NULL,"
              " checksum INTEGER NOT NULL);"
              "CREATE TABLE records(number INTEGER PRIMARY KEY, kind INTEGER NOT NULL, payload BLOB NOT NULL,"
              " checksum INTEGER NOT NULL);"
+             "CREATE TABLE snapshot(id INTEGER PRIMARY KEY CHECK(id = 1), first INTEGER NOT NULL, last INTEGER NOT"
+             " NULL, payload BLOB NOT NULL, checksum INTEGER NOT NULL);"
              "INSERT INTO meta VALUES('%s', %" PRId64 ", %" PRId64 ", %" PRId64 ");"
              "PRAGMA application_id=%d; PRAGMA user_version=%d; COMMIT;",
              boot_id, (int64_t)options->world, (int64_t)options->keeper,
@@ -277,7 +297,7 @@ static gms_status walk_records(gms_store *store, gms_store_visit visit, void *co
                                struct gms_error *ret_error)
 {
     sqlite3_stmt *row = NULL;
-    uint64_t last = 0;
+    uint64_t last = store->first - 1;
     gms_status status = GMS_OK;
     int rc = sqlite3_prepare_v2(store->db, "SELECT number, kind, payload, checksum FROM records ORDER BY number", -1,
                                 &row, NULL);
@@ -305,15 +325,79 @@ static gms_status walk_records(gms_store *store, gms_store_visit visit, void *co
     return status;
 }
 
+static gms_status bad_snapshot(const gms_store *store, const char *what, struct gms_error *ret_error)
+{
+    return gms_fail(ret_error, GMS_E_CORRUPT,
+                    "store %s: the snapshot %s; start with --fresh to set the store aside as .old", store->path, what);
+}
+
+/* Reads and checks the snapshot's row. *ret_payload (NULL: not wanted) is a copy, the caller's. No row: all zero. */
+static gms_status read_snapshot(gms_store *store, struct cover *ret_cover, void **ret_payload, uint32_t *ret_bytes,
+                                struct gms_error *ret_error)
+{
+    sqlite3_stmt *row = NULL;
+    struct cover cover = {0};
+    void *copy = NULL;
+    int bytes = 0;
+    gms_status status = GMS_OK;
+    int rc = sqlite3_prepare_v2(store->db, "SELECT first, last, payload, checksum FROM snapshot", -1, &row, NULL);
+
+    if (rc == SQLITE_OK)
+        rc = sqlite3_step(row);
+    if (rc == SQLITE_ROW) {
+        const void *payload = sqlite3_column_blob(row, 2);
+        bytes = sqlite3_column_bytes(row, 2);
+        cover.first = (uint64_t)sqlite3_column_int64(row, 0);
+        cover.last = (uint64_t)sqlite3_column_int64(row, 1);
+        if (sqlite3_column_type(row, 2) != SQLITE_BLOB || bytes <= 0 || bytes > GMS_STORE_SNAPSHOT_BYTES ||
+            cover.first == 0 || cover.last < cover.first || sqlite3_column_type(row, 3) != SQLITE_INTEGER ||
+            (uint64_t)sqlite3_column_int64(row, 3) != snapshot_checksum(&cover, payload, (size_t)bytes))
+            status = bad_snapshot(store, "is damaged (its checksum is wrong)", ret_error);
+        if (status == GMS_OK && ret_payload) {
+            copy = malloc((size_t)bytes);
+            if (!copy)
+                status = gms_fail(ret_error, GMS_E_NO_MEMORY, "store %s: no memory for a snapshot of %d bytes",
+                                  store->path, bytes);
+            else
+                memcpy(copy, payload, (size_t)bytes);
+        }
+    } else if (rc != SQLITE_DONE) {
+        status = fail_sqlite(store, rc, "read the snapshot", ret_error);
+    }
+    sqlite3_finalize(row);
+    if (status != GMS_OK)
+        return status;
+    *ret_cover = cover;
+    if (ret_payload) {
+        *ret_payload = copy;
+        *ret_bytes = (uint32_t)bytes;
+    }
+    return GMS_OK;
+}
+
+static gms_status check_contents(gms_store *store, struct gms_error *ret_error)
+{
+    struct cover cover;
+    gms_status status = read_snapshot(store, &cover, NULL, NULL, ret_error);
+    if (status != GMS_OK)
+        return status;
+    store->first = cover.first ? cover.first : 1;
+    status = walk_records(store, NULL, NULL, &store->last, ret_error);
+    if (status == GMS_OK && store->last < cover.last)
+        status = bad_snapshot(store, "covers records that are missing", ret_error);
+    return status;
+}
+
 /* Is this at least what the keeper has been told of? */
 static gms_status check_mirror(const gms_store *store, const struct gms_store_options *options,
-                               const struct owner *owner, struct gms_error *ret_error)
+                               const struct owner *owner, enum gms_store_doubt *doubt, struct gms_error *ret_error)
 {
     uint64_t world = owner->present ? owner->world : 0;
 
     if (options->fresh || options->mirror_number == 0 || world > options->mirror_world ||
         (world == options->mirror_world && store->last >= options->mirror_number))
         return GMS_OK;
+    *doubt = world == 0 ? GMS_STORE_MISSING : GMS_STORE_OLDER;
     return gms_fail(ret_error, GMS_E_IN_DOUBT,
                     "store %s: %s, but the keeper has been told of record %" PRIu64 " in world %" PRIu64
                     ": the store was lost or is an older copy. End every engine, then start with --fresh",
@@ -322,23 +406,29 @@ static gms_status check_mirror(const gms_store *store, const struct gms_store_op
 }
 
 /* Decides what an existing store is to us. *ret_aside: why it must be moved aside, else untouched. */
-static gms_status judge(gms_store *store, const struct gms_store_options *options, const char *boot_id,
-                        struct owner *ret_owner, const char **ret_aside, struct gms_error *ret_error)
+static gms_status judge(gms_store *store, const struct gms_store_options *options, struct owner *ret_owner,
+                        const char **ret_aside, enum gms_store_doubt *doubt, struct gms_error *ret_error)
 {
     gms_status status = read_owner(store, ret_owner, ret_error);
     if (status != GMS_OK)
         return status;
     if (!ret_owner->present)
-        return check_mirror(store, options, ret_owner, ret_error);
-    if (strcmp(ret_owner->boot_id, boot_id) != 0) {
-        *ret_aside = "state of another boot, whose memory is gone";
-        return GMS_OK;
-    }
+        return check_mirror(store, options, ret_owner, doubt, ret_error);
     if (options->fresh) {
         *ret_aside = "set aside as asked (fresh)";
         return GMS_OK;
     }
-    status = walk_records(store, NULL, NULL, &store->last, ret_error);
+    if (strcmp(ret_owner->boot_id, store->boot_id) != 0) {
+        *ret_aside = "state of another boot, whose memory is gone";
+        if (options->mirror_number == 0)
+            return GMS_OK;
+        *doubt = GMS_STORE_OTHER_BOOT;
+        return gms_fail(ret_error, GMS_E_IN_DOUBT,
+                        "store %s: is of another boot, but the keeper has been told of record %" PRIu64
+                        " in world %" PRIu64 " of this one. End every engine, then start with --fresh",
+                        store->path, options->mirror_number, options->mirror_world);
+    }
+    status = check_contents(store, ret_error);
     if (status != GMS_OK)
         return status;
     if (ret_owner->world > options->world)
@@ -346,43 +436,37 @@ static gms_status judge(gms_store *store, const struct gms_store_options *option
                         "store %s: written by world %" PRIu64 ", newer than ours (%" PRIu64
                         "): is another coordinator job running? If not, start with --fresh",
                         store->path, ret_owner->world, options->world);
-    if (ret_owner->world < options->world && store->last > 0)
-        return gms_fail(
-            ret_error, GMS_E_IN_DOUBT,
-            "store %s: holds %" PRIu64 " records of world %" PRIu64
-            ", an earlier start of the coordinators, and this version does not resume one. End every engine "
-            "of it, then start with --fresh (moves it to .old) or remove the run directory",
-            store->path, store->last, ret_owner->world);
-    return check_mirror(store, options, ret_owner, ret_error);
+    return check_mirror(store, options, ret_owner, doubt, ret_error);
 }
 
-static gms_status prepare(gms_store *store, const struct gms_store_options *options, const char *boot_id,
+static gms_status prepare(gms_store *store, const struct gms_store_options *options, enum gms_store_doubt *doubt,
                           struct gms_error *ret_error)
 {
     struct owner owner = {0};
     const char *aside = NULL;
-    char sql[160];
     gms_status status = open_database(store, ret_error);
 
     if (status == GMS_OK)
-        status = judge(store, options, boot_id, &owner, &aside, ret_error);
-    if (options->fresh && (status == GMS_E_CORRUPT || status == GMS_E_VERSION)) {
-        aside = "damaged or of another version, set aside as asked (fresh)";
-        status = GMS_OK;
+        status = judge(store, options, &owner, &aside, doubt, ret_error);
+    if (status == GMS_E_CORRUPT || status == GMS_E_VERSION) {
+        *doubt = GMS_STORE_DAMAGED;
+        if (options->fresh) {
+            aside = "damaged or of another version, set aside as asked (fresh)";
+            status = GMS_OK;
+        }
     }
     if (status == GMS_OK && aside) {
         status = move_aside(store, aside, ret_error);
         owner.present = false;
+        store->first = 1;
+        store->last = 0;
         if (status == GMS_OK)
             status = open_database(store, ret_error);
     }
+    store->is_new = !owner.present;
     if (status == GMS_OK && !owner.present)
-        status = make_schema(store, options, boot_id, ret_error);
-    if (status == GMS_OK && owner.present && owner.world != options->world) {
-        snprintf(sql, sizeof(sql), "UPDATE meta SET world=%" PRId64 ", keeper=%" PRId64 ", checksum=%" PRId64,
-                 (int64_t)options->world, (int64_t)options->keeper, (int64_t)meta_checksum(boot_id, options->world));
-        status = run(store, sql, "take over", ret_error);
-    }
+        status = make_schema(store, options, store->boot_id, ret_error);
+    store->adopted = !owner.present || owner.world == options->world;
     if (status == GMS_OK) {
         int rc = sqlite3_prepare_v3(store->db, "INSERT INTO records VALUES(?1, ?2, ?3, ?4)", -1,
                                     SQLITE_PREPARE_PERSISTENT, &store->insert, NULL);
@@ -403,10 +487,12 @@ static void ignore_file_size_signal(void)
 
 gms_status gms_store_open(const struct gms_store_options *options, gms_store **ret_store, struct gms_error *ret_error)
 {
+    enum gms_store_doubt unwanted, *doubt = options->ret_doubt ? options->ret_doubt : &unwanted;
     char boot_id[GMS_BOOT_ID_BYTES];
     gms_store *store;
     gms_status status = GMS_OK;
 
+    *doubt = GMS_STORE_TRUSTED;
     if (!options->path || strlen(options->path) > PATH_BYTES - 16)
         return gms_fail(ret_error, GMS_E_INVALID, "store path: %s, limit %d bytes",
                         options->path ? "too long" : "missing", PATH_BYTES - 16);
@@ -427,8 +513,12 @@ gms_status gms_store_open(const struct gms_store_options *options, gms_store **r
     if (!store)
         return gms_fail(ret_error, GMS_E_NO_MEMORY, "store %s: no memory", options->path);
     snprintf(store->path, sizeof(store->path), "%s", options->path);
+    memcpy(store->boot_id, boot_id, sizeof(boot_id));
+    store->world = options->world;
+    store->keeper = options->keeper;
+    store->first = 1;
     ignore_file_size_signal();
-    status = prepare(store, options, boot_id, ret_error);
+    status = prepare(store, options, doubt, ret_error);
     if (status != GMS_OK) {
         gms_store_close(store);
         return status;
@@ -452,33 +542,120 @@ const char *gms_store_note(const gms_store *store)
     return store->note;
 }
 
-gms_status gms_store_append(gms_store *store, uint32_t kind, const void *payload, uint32_t bytes, uint64_t *ret_number,
-                            struct gms_error *ret_error)
+static gms_status insert_record(gms_store *store, uint64_t number, const struct gms_store_record *record,
+                                struct gms_error *ret_error)
 {
-    uint64_t number = store->last + 1;
     gms_status status = GMS_OK;
     int rc;
 
-    if (bytes > GMS_STORE_RECORD_BYTES)
-        return gms_fail(ret_error, GMS_E_INVALID, "store %s: record of %u bytes, limit %d", store->path, bytes,
-                        GMS_STORE_RECORD_BYTES);
     sqlite3_bind_int64(store->insert, 1, (int64_t)number);
-    sqlite3_bind_int64(store->insert, 2, kind);
-    sqlite3_bind_blob(store->insert, 3, bytes ? payload : "", (int)bytes, SQLITE_STATIC);
-    sqlite3_bind_int64(store->insert, 4, (int64_t)record_checksum(number, kind, payload, bytes));
-    rc = sqlite3_step(store->insert); /* its own transaction: whole or not at all */
+    sqlite3_bind_int64(store->insert, 2, record->kind);
+    sqlite3_bind_blob(store->insert, 3, record->bytes ? record->payload : "", (int)record->bytes, SQLITE_STATIC);
+    sqlite3_bind_int64(store->insert, 4,
+                       (int64_t)record_checksum(number, record->kind, record->payload, record->bytes));
+    rc = sqlite3_step(store->insert);
     if (rc != SQLITE_DONE)
         status = fail_sqlite(store, rc, "append", ret_error);
     sqlite3_reset(store->insert);
     sqlite3_clear_bindings(store->insert);
+    return status;
+}
+
+/* Puts the snapshot in place and lets go of records that it covers, a bunch at a time. */
+static gms_status replace_snapshot(gms_store *store, const void *snapshot, uint32_t bytes, uint64_t last,
+                                   uint64_t *ret_first, struct gms_error *ret_error)
+{
+    static const char sql[] = "INSERT OR REPLACE INTO snapshot VALUES(1, ?1, ?2, ?3, ?4)";
+    struct cover cover = {.first = store->first, .last = last};
+    sqlite3_stmt *statement = NULL;
+    gms_status status = GMS_OK;
+    char remove[96];
+
+    if (last - cover.first >= 2 * GMS_STORE_KEPT) {
+        cover.first = last - GMS_STORE_KEPT + 1;
+        snprintf(remove, sizeof(remove), "DELETE FROM records WHERE number < %" PRId64, (int64_t)cover.first);
+        status = run(store, remove, "drop old records", ret_error);
+        if (status != GMS_OK)
+            return status;
+    }
+    int rc = sqlite3_prepare_v2(store->db, sql, -1, &statement, NULL);
+    if (rc == SQLITE_OK) {
+        sqlite3_bind_int64(statement, 1, (int64_t)cover.first);
+        sqlite3_bind_int64(statement, 2, (int64_t)cover.last);
+        sqlite3_bind_blob(statement, 3, snapshot, (int)bytes, SQLITE_STATIC);
+        sqlite3_bind_int64(statement, 4, (int64_t)snapshot_checksum(&cover, snapshot, bytes));
+        rc = sqlite3_step(statement);
+    }
+    if (rc != SQLITE_DONE)
+        status = fail_sqlite(store, rc, "store the snapshot", ret_error);
+    sqlite3_finalize(statement);
+    *ret_first = cover.first;
+    return status;
+}
+
+static gms_status adopt(gms_store *store, struct gms_error *ret_error)
+{
+    char sql[192];
+    snprintf(sql, sizeof(sql), "UPDATE meta SET world=%" PRId64 ", keeper=%" PRId64 ", checksum=%" PRId64,
+             (int64_t)store->world, (int64_t)store->keeper, (int64_t)meta_checksum(store->boot_id, store->world));
+    return run(store, sql, "take over", ret_error);
+}
+
+gms_status gms_store_commit(gms_store *store, const struct gms_store_record *records, uint32_t count,
+                            const void *snapshot, uint32_t snapshot_bytes, uint64_t *ret_number,
+                            struct gms_error *ret_error)
+{
+    static const struct gms_store_record mark = {.kind = GMS_STORE_MARK};
+    uint64_t first = store->first, last = store->last;
+
+    if (count > GMS_STORE_AT_ONCE || snapshot_bytes > GMS_STORE_SNAPSHOT_BYTES || (count == 0 && !snapshot) ||
+        (snapshot && snapshot_bytes == 0))
+        return gms_fail(ret_error, GMS_E_INVALID,
+                        "store %s: %u records and a snapshot of %u bytes at once, limits %d and %d", store->path, count,
+                        snapshot_bytes, GMS_STORE_AT_ONCE, GMS_STORE_SNAPSHOT_BYTES);
+    for (uint32_t i = 0; i < count; i++)
+        if (records[i].bytes > GMS_STORE_RECORD_BYTES)
+            return gms_fail(ret_error, GMS_E_INVALID, "store %s: record of %u bytes, limit %d", store->path,
+                            records[i].bytes, GMS_STORE_RECORD_BYTES);
+    gms_status status = run(store, "BEGIN IMMEDIATE", "append", ret_error);
+    if (status == GMS_OK && !store->adopted)
+        status = adopt(store, ret_error);
+    if (status == GMS_OK && count == 0)
+        status = insert_record(store, ++last, &mark, ret_error);
+    for (uint32_t i = 0; i < count && status == GMS_OK; i++)
+        status = insert_record(store, ++last, &records[i], ret_error);
+    if (status == GMS_OK && snapshot)
+        status = replace_snapshot(store, snapshot, snapshot_bytes, last, &first, ret_error);
+    if (status == GMS_OK)
+        status = run(store, "COMMIT", "append", ret_error);
     if (status != GMS_OK) {
         if (!sqlite3_get_autocommit(store->db))
             sqlite3_exec(store->db, "ROLLBACK", NULL, NULL, NULL);
         return status;
     }
-    store->last = number;
-    *ret_number = number;
+    store->adopted = true;
+    store->first = first;
+    store->last = last;
+    *ret_number = last;
     return GMS_OK;
+}
+
+gms_status gms_store_append(gms_store *store, uint32_t kind, const void *payload, uint32_t bytes, uint64_t *ret_number,
+                            struct gms_error *ret_error)
+{
+    const struct gms_store_record record = {.kind = kind, .bytes = bytes, .payload = payload};
+    return gms_store_commit(store, &record, 1, NULL, 0, ret_number, ret_error);
+}
+
+gms_status gms_store_snapshot(gms_store *store, void **ret_snapshot, uint32_t *ret_bytes, struct gms_error *ret_error)
+{
+    struct cover cover;
+    return read_snapshot(store, &cover, ret_snapshot, ret_bytes, ret_error);
+}
+
+bool gms_store_is_new(const gms_store *store)
+{
+    return store->is_new;
 }
 
 uint64_t gms_store_last(const gms_store *store)

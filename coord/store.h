@@ -4,7 +4,11 @@
  * synchronous off: it survives the end of any process; a lost node loses the memory the records speak of as well.
  * Format and shell examples: coord/README.md.
  *
- * A store belongs to one boot of the node and one world. One process has it open at a time. Thread rule: one thread.
+ * Beside the records stands one snapshot, replaced as a whole: what the records up to it amount to. Records that it
+ * covers are kept for people, the newest GMS_STORE_KEPT or so.
+ *
+ * A store belongs to one boot of the node. It passes from world to world: the first thing that a new world stores makes
+ * it that world's. One process has it open at a time. Thread rule: one thread.
  */
 #ifndef GMS_COORD_STORE_H
 #define GMS_COORD_STORE_H
@@ -17,6 +21,19 @@
 enum {
     GMS_BOOT_ID_BYTES = 37,        /* NUL included */
     GMS_STORE_RECORD_BYTES = 4096, /* largest payload of one record */
+    GMS_STORE_SNAPSHOT_BYTES = 256 * 1024,
+    GMS_STORE_MARK = 0,   /* kind of a record that says only that the snapshot changed */
+    GMS_STORE_KEPT = 256, /* covered records that are kept at least */
+    GMS_STORE_AT_ONCE = 64,
+};
+
+/* Why an existing store cannot be trusted to be the last that this rank told. */
+enum gms_store_doubt {
+    GMS_STORE_TRUSTED,
+    GMS_STORE_MISSING,    /* there is none, but the keeper remembers one */
+    GMS_STORE_OLDER,      /* fewer records, or of an older world, than the keeper remembers */
+    GMS_STORE_DAMAGED,    /* something in it does not verify, or it is of another format */
+    GMS_STORE_OTHER_BOOT, /* written under another boot of this node, and the keeper remembers one of this boot */
 };
 
 typedef struct gms_store gms_store; /* opaque; made by gms_store_open, freed by gms_store_close */
@@ -29,7 +46,8 @@ struct gms_store_options {
     /* What the keeper remembers of this rank's store (gms_keeper_client); 0: nothing. A store that is missing or older
      * was lost, restored or exchanged, while engines may still map what it knew of (V12). */
     uint64_t mirror_world, mirror_number;
-    bool fresh; /* the operator's word that earlier state may be set aside */
+    bool fresh;                      /* the operator's word, or the group's, that earlier state may be set aside */
+    enum gms_store_doubt *ret_doubt; /* NULL allowed; set in any case */
 };
 
 /*
@@ -37,9 +55,9 @@ struct gms_store_options {
  * earlier, is moved to "PATH.old" and gms_store_note says so. Sets SIGXFSZ to ignored, so that a file size limit is an
  * error here and not the end of the process.
  *
- * Errors: IN_DOUBT (records of an earlier world of this boot, or fewer than the mirror says: what to do is in the
- * text), FOREIGN_WORLD (written by a newer world), CORRUPT (names the damaged record), BUSY (another process has it
- * open), VERSION (format), STORE (cannot be read or written), INVALID. After failure the files are as they were.
+ * Errors: IN_DOUBT (less than the mirror says: what to do is in the text), FOREIGN_WORLD (written by a newer world),
+ * CORRUPT (names the damaged record), BUSY (another process has it open), VERSION (format), STORE (cannot be read or
+ * written), INVALID. After failure the files are as they were.
  */
 gms_status gms_store_open(const struct gms_store_options *options, gms_store **ret_store, struct gms_error *ret_error);
 
@@ -54,6 +72,28 @@ const char *gms_store_note(const gms_store *store);
  * `payload` borrowed, may be NULL with 0 bytes. INVALID: longer than GMS_STORE_RECORD_BYTES. */
 gms_status gms_store_append(gms_store *store, uint32_t kind, const void *payload, uint32_t bytes, uint64_t *ret_number,
                             struct gms_error *ret_error);
+
+struct gms_store_record {
+    uint32_t kind; /* not GMS_STORE_MARK */
+    uint32_t bytes;
+    const void *payload; /* borrowed; may be NULL with 0 bytes */
+};
+
+/*
+ * All of it or nothing, as one record would be: `count` records (0 to GMS_STORE_AT_ONCE), numbered on, and a snapshot
+ * in place of the last one (`snapshot` NULL: the old one stays). A snapshot alone takes a number too, so that the
+ * mirror knows of it. *ret_number is the last number then. Errors: as gms_store_append; INVALID also for a snapshot of
+ * more than GMS_STORE_SNAPSHOT_BYTES, or nothing to store.
+ */
+gms_status gms_store_commit(gms_store *store, const struct gms_store_record *records, uint32_t count,
+                            const void *snapshot, uint32_t snapshot_bytes, uint64_t *ret_number,
+                            struct gms_error *ret_error);
+
+/* The snapshot; *ret_snapshot is the caller's (free), NULL with 0 bytes when there is none. */
+gms_status gms_store_snapshot(gms_store *store, void **ret_snapshot, uint32_t *ret_bytes, struct gms_error *ret_error);
+
+/* Was there anything of this boot when it was opened? */
+bool gms_store_is_new(const gms_store *store);
 
 /* Number of the last record, 0 when there is none. */
 uint64_t gms_store_last(const gms_store *store);

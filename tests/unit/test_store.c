@@ -131,14 +131,18 @@ static void test_worlds(void **state)
     assert_ok(open_as(store_path, boot_a, 6, false, &store)); /* no records: nothing to doubt */
     append_many(store, 3);
     gms_store_close(store);
-    assert_status(open_as(store_path, boot_a, 7, false, &store), GMS_E_IN_DOUBT);
-    assert_text_has("3 records of world 6");
-    assert_text_has("--fresh");
     assert_status(open_as(store_path, boot_a, 5, false, &store), GMS_E_FOREIGN_WORLD);
     assert_text_has("world 6");
-    assert_ok(open_as(store_path, boot_a, 6, false, &store)); /* and nothing has changed by asking */
+    assert_ok(open_as(store_path, boot_a, 7, false, &store));
+    assert_false(gms_store_is_new(store));
     assert_int_equal(gms_store_last(store), 3);
     gms_store_close(store);
+    assert_ok(open_as(store_path, boot_a, 6, false, &store)); /* nothing has changed by looking */
+    gms_store_close(store);
+    assert_ok(open_as(store_path, boot_a, 7, false, &store));
+    append_many(store, 1); /* from here on it is world 7's */
+    gms_store_close(store);
+    assert_status(open_as(store_path, boot_a, 6, false, &store), GMS_E_FOREIGN_WORLD);
     assert_ok(open_as(store_path, boot_a, 7, true, &store));
     assert_int_equal(gms_store_last(store), 0);
     assert_non_null(strstr(gms_store_note(store), "fresh"));
@@ -184,6 +188,70 @@ static void test_older_than_the_keeper_says(void **state)
     gms_store_close(store);
     assert_ok(open_mirrored(8, 6, 1, false, &store)); /* world 7 stored nothing, but it had set all aside */
     gms_store_close(store);
+}
+
+static void assert_snapshot(gms_store *store, const char *expected)
+{
+    void *snapshot = NULL;
+    uint32_t bytes = 0;
+    assert_ok(gms_store_snapshot(store, &snapshot, &bytes, &error));
+    if (expected == NULL) {
+        assert_null(snapshot);
+        assert_int_equal(bytes, 0);
+        return;
+    }
+    assert_int_equal(bytes, strlen(expected));
+    assert_memory_equal(snapshot, expected, bytes);
+    free(snapshot);
+}
+
+static void test_snapshot(void **state)
+{
+    static const struct gms_store_record two[] = {{.kind = 7, .bytes = 1, .payload = "a"}, {.kind = 8}};
+    static char large[GMS_STORE_SNAPSHOT_BYTES + 1];
+    gms_store *store = NULL;
+    uint64_t number = 0;
+    (void)state;
+    assert_ok(open_store(&store));
+    assert_true(gms_store_is_new(store));
+    assert_snapshot(store, NULL);
+    assert_ok(gms_store_commit(store, two, 2, "one", 3, &number, &error));
+    assert_int_equal(number, 2);
+    assert_ok(gms_store_commit(store, two, 1, NULL, 0, &number, &error)); /* the snapshot stays */
+    assert_snapshot(store, "one");
+    assert_ok(gms_store_commit(store, NULL, 0, "other", 5, &number, &error)); /* and takes a number alone */
+    assert_int_equal(number, 4);
+    assert_status(gms_store_commit(store, NULL, 0, NULL, 0, &number, &error), GMS_E_INVALID);
+    assert_status(gms_store_commit(store, NULL, 0, large, sizeof(large), &number, &error), GMS_E_INVALID);
+    assert_snapshot(store, "other");
+    gms_store_close(store);
+    assert_ok(open_as(store_path, boot_a, 9, false, &store)); /* the next world finds it */
+    assert_int_equal(gms_store_last(store), 4);
+    assert_snapshot(store, "other");
+    gms_store_close(store);
+}
+
+/* What the snapshot covers goes in the end, the numbers go on. */
+static void test_old_records_go(void **state)
+{
+    gms_store *store = NULL;
+    sqlite3 *db = NULL;
+    uint64_t number = 0;
+    (void)state;
+    assert_ok(open_store(&store));
+    for (int i = 0; i < 5 * GMS_STORE_KEPT; i++)
+        assert_ok(gms_store_commit(store, NULL, 0, "s", 1, &number, &error));
+    gms_store_close(store);
+    assert_ok(open_store(&store));
+    assert_int_equal(gms_store_last(store), 5 * GMS_STORE_KEPT);
+    gms_store_close(store);
+    assert_int_equal(sqlite3_open(store_path, &db), SQLITE_OK);
+    sqlite3_stmt *count = NULL;
+    assert_int_equal(sqlite3_prepare_v2(db, "SELECT count(*) FROM records", -1, &count, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(count), SQLITE_ROW);
+    assert_in_range(sqlite3_column_int(count, 0), GMS_STORE_KEPT, 2 * GMS_STORE_KEPT);
+    sqlite3_finalize(count);
+    sqlite3_close(db);
 }
 
 static void test_arguments(void **state)
@@ -297,16 +365,28 @@ static void test_damaged_tables(void **state)
         {"UPDATE meta SET boot_id = replace(boot_id, '1', '2')", GMS_E_CORRUPT},
         {"UPDATE meta SET boot_id = ''", GMS_E_CORRUPT},
         {"DROP TABLE meta", GMS_E_CORRUPT},
-        {"PRAGMA user_version = 2", GMS_E_VERSION},
+        {"PRAGMA user_version = 1", GMS_E_VERSION},
         {"PRAGMA user_version = 0", GMS_E_VERSION},
         {"DROP TABLE records", GMS_E_STORE},
+        {"DROP TABLE snapshot", GMS_E_STORE},
+        {"UPDATE snapshot SET payload = CAST('snapshoT' AS BLOB)", GMS_E_CORRUPT},
+        {"UPDATE snapshot SET payload = 'snapshot'", GMS_E_CORRUPT},
+        {"UPDATE snapshot SET last = last - 1", GMS_E_CORRUPT},
+        {"UPDATE snapshot SET first = first + 1", GMS_E_CORRUPT},
+        {"DELETE FROM records WHERE number = 3", GMS_E_CORRUPT}, /* that the snapshot covers */
     };
     gms_store *store = NULL;
     (void)state;
     for (unsigned i = 0; i < sizeof(damages) / sizeof(damages[0]); i++) {
-        make_store(3);
+        uint64_t number = 0;
+        make_store(2);
+        assert_ok(open_store(&store));
+        assert_ok(gms_store_commit(store, NULL, 0, "snapshot", 8, &number, &error));
+        gms_store_close(store);
         edit(damages[i].sql);
-        assert_status(open_store(&store), damages[i].status);
+        if (open_store(&store) != damages[i].status)
+            print_error("%s: %s\n", damages[i].sql, error.text);
+        assert_int_equal(error.status, damages[i].status);
     }
 }
 
@@ -429,6 +509,8 @@ int main(void)
         TEST(test_other_boot_is_set_aside),
         TEST(test_worlds),
         TEST(test_older_than_the_keeper_says),
+        TEST(test_snapshot),
+        TEST(test_old_records_go),
         TEST(test_arguments),
         TEST(test_odd_places),
         TEST(test_damaged_records_are_named),
