@@ -258,6 +258,14 @@ static void rung(struct gms_core *core, uint64_t round)
         core->rung = round;
 }
 
+void gms_core_settle(struct gms_core *core)
+{
+    if (core->stopped)
+        return;
+    gms_core_classify(core);
+    want_round(core);
+}
+
 void gms_core_step(struct gms_core *core, const struct gms_event *event, struct gms_actions *ret_actions)
 {
     ret_actions->count = 0;
@@ -319,10 +327,7 @@ void gms_core_step(struct gms_core *core, const struct gms_event *event, struct 
     case GMS_EVENT_TYPE_COUNT:
         break;
     }
-    if (!core->stopped) {
-        gms_core_classify(core);
-        want_round(core);
-    }
+    gms_core_settle(core);
     core->actions = NULL;
 }
 

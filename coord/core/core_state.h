@@ -8,7 +8,7 @@
 #ifndef GMS_CORE_CORE_STATE_H
 #define GMS_CORE_CORE_STATE_H
 
-#include "core/core.h"
+#include "core/recovery.h"
 #include "core/text.h"
 
 enum {
@@ -65,6 +65,15 @@ struct gms_core_operation {
     struct gms_operation_key key;
 };
 
+/* The last operation of a slot that every rank made a tentative effect for: what a restore completes or undoes on the
+ * ranks that had not come to it. One is enough: the next begins only when every rank was told this one's end, and an
+ * engine is retired only by ranks that carried it out. Replicated. */
+struct gms_core_last {
+    bool known, decided;
+    struct gms_proposal proposal;
+    struct gms_outcome outcome;
+};
+
 struct gms_core_engine {
     /* replicated */
     enum gms_role role;
@@ -74,6 +83,7 @@ struct gms_core_engine {
     uint64_t promoted_epoch, promoted_source; /* what it was or will be promoted with */
     bool may_write; /* condemned, and may have been writing the group's KV: no successor before it is retired */
     struct gms_core_operation operation;
+    struct gms_core_last last;
     uint32_t decided_next;
     struct gms_core_decided decided[GMS_CORE_OUTCOMES];
 
@@ -166,6 +176,8 @@ struct gms_action *gms_core_emit(struct gms_core *core, enum gms_action_type typ
 struct gms_text gms_core_note(struct gms_core *core, gms_status status);
 /* From here on this core does nothing any more. */
 struct gms_text gms_core_restart(struct gms_core *core, gms_status status);
+/* The last thing of every step: what may begin now begins. */
+void gms_core_settle(struct gms_core *core);
 void gms_core_mix(struct gms_core *core, uint64_t value);
 void gms_text_engine(struct gms_text *text, uint32_t engine, uint64_t incarnation);
 

@@ -637,6 +637,9 @@ static void start(struct gms_core *core, uint32_t engine, const struct gms_ballo
     }
     operation.preparing = true;
     slot->operation = operation;
+    memset(&slot->last, 0, sizeof slot->last);
+    slot->last.known = true;
+    slot->last.proposal = slot->pending.proposal;
     gms_core_mix(core, ((uint64_t)engine << 32) | operation.pool);
     gms_core_mix(core, ((uint64_t)operation.key.kind << 32) | operation.create);
 

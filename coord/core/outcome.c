@@ -123,6 +123,10 @@ void gms_core_decide(struct gms_core *core, uint32_t engine, const struct gms_ou
     if (outcome->key.incarnation && outcome->key.incarnation == slot->incarnation &&
         outcome->key.sequence == slot->next_sequence)
         slot->next_sequence++;
+    if (slot->operation.preparing && gms_core_keys_equal(&slot->operation.key, &outcome->key)) {
+        slot->last.decided = true;
+        slot->last.outcome = *outcome;
+    }
     gms_core_pool_unlock(core, engine);
     memset(&slot->operation, 0, sizeof slot->operation);
 }

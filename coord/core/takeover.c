@@ -184,6 +184,7 @@ static void retire(struct gms_core *core, uint32_t engine)
     slot->parked_round = 0;
     slot->promoted_epoch = slot->promoted_source = 0;
     slot->may_write = false;
+    memset(&slot->last, 0, sizeof slot->last); /* carried out everywhere before the cohort was fenced */
     slot->facts = 0;
     slot->condemned_stored = slot->fenced = slot->promoted = slot->serving = slot->classifying = false;
     slot->fence_report_ns = slot->reattach_report_ns = UINT64_MAX;
