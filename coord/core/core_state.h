@@ -139,6 +139,11 @@ struct gms_core_store {
     struct gms_outcome outcome;
 };
 
+/* Which rows of the tables were used: bit 8 * state + event, or the row's number. For tests. Local. */
+struct gms_core_rows {
+    uint64_t roles, takeover, votes;
+};
+
 enum gms_bulk { GMS_BULK_NONE, GMS_BULK_STORING, GMS_BULK_RUNNING };
 
 struct gms_core {
@@ -164,6 +169,7 @@ struct gms_core {
     uint32_t bulk_engine;
     uint64_t rung, ring_sent; /* highest round heard, highest round rung */
     uint64_t tickets;
+    struct gms_core_rows rows;
     struct gms_core_store stores[GMS_CORE_STORES], spill_store;
     struct gms_core_local_transfer local_transfers[GMS_CORE_MAX_TRANSFERS];
     struct gms_ballot contribution, draft; /* in the last round entered; what would be said now */
@@ -210,6 +216,7 @@ void gms_core_prepared(struct gms_core *core, uint32_t engine, const struct gms_
 void gms_core_bulk_done(struct gms_core *core, uint32_t engine, const struct gms_operation_key *key, gms_status status,
                         uint32_t adopted, uint32_t idle, uint32_t quarantined);
 void gms_core_session_gone(struct gms_core *core, uint32_t engine, uint64_t session);
+uint64_t gms_core_vote_rows(void);
 bool gms_core_contributes(const struct gms_core *core, uint32_t engine);
 void gms_core_offer(const struct gms_core *core, uint32_t engine, struct gms_ballot_proposal *ret_proposal);
 /* The proposals lane of a completed round. */
@@ -242,6 +249,9 @@ enum gms_role_event {
 /* Moves by the table; false and no change when it has no such move. */
 bool gms_core_move_role(struct gms_core *core, uint32_t engine, enum gms_role_event event);
 bool gms_core_takeover_busy(const struct gms_core *core);
+/* The rows that the tables have. */
+uint64_t gms_core_role_rows(void);
+uint64_t gms_core_takeover_rows(void);
 /* Facts that are news for an engine in this role. */
 uint32_t gms_core_role_facts(enum gms_role role);
 void gms_core_fact(struct gms_core *core, uint32_t engine, uint64_t incarnation, enum gms_fact fact);

@@ -30,19 +30,32 @@ static const uint8_t vote_next[GMS_VOTE_COUNT][VOTE_EVENT_COUNT] = {
     [GMS_VOTE_BULK] = {[VOTE_DONE] = GMS_VOTE_PREPARED, [VOTE_FAILED] = GMS_VOTE_REFUSED},
 };
 
-static bool vote_move(struct gms_core_pending *pending, enum vote_event event)
+static bool vote_move(struct gms_core *core, struct gms_core_pending *pending, enum vote_event event)
 {
     enum gms_vote next = (enum gms_vote)vote_next[pending->vote][event];
 
     if (next == GMS_VOTE_NONE)
         return false;
+    core->rows.votes |= UINT64_C(1) << (8 * pending->vote + event);
     pending->vote = next;
     return true;
 }
 
-static void vote_refuse(struct gms_core_pending *pending, gms_status status, uint64_t detail0, uint64_t detail1)
+uint64_t gms_core_vote_rows(void)
 {
-    if (!vote_move(pending, VOTE_FAILED))
+    uint64_t rows = 0;
+
+    for (unsigned vote = 0; vote < GMS_VOTE_COUNT; vote++)
+        for (unsigned event = 0; event < VOTE_EVENT_COUNT; event++)
+            if (vote_next[vote][event] != GMS_VOTE_NONE)
+                rows |= UINT64_C(1) << (8 * vote + event);
+    return rows;
+}
+
+static void vote_refuse(struct gms_core *core, struct gms_core_pending *pending, gms_status status, uint64_t detail0,
+                        uint64_t detail1)
+{
+    if (!vote_move(core, pending, VOTE_FAILED))
         return;
     pending->refused_status = status;
     pending->refused_detail[0] = detail0;
@@ -237,7 +250,7 @@ void gms_core_session_gone(struct gms_core *core, uint32_t engine, uint64_t sess
     if (pending->proposal.key.kind != GMS_OPERATION_JOIN)
         return; /* an incarnation: its end comes as a fact */
     pending->expired = true;
-    if (vote_move(pending, VOTE_GIVEN_UP))
+    if (vote_move(core, pending, VOTE_GIVEN_UP))
         pending->refused_status = GMS_E_DISCONNECTED;
 }
 
@@ -320,17 +333,17 @@ void gms_core_prepare_stored(struct gms_core *core, const struct gms_core_store 
     if (store->proposal.key.kind == GMS_OPERATION_ADOPT && core->bulk == GMS_BULK_STORING) {
         /* The others enter the bulk whatever this rank's store says; a failed one refuses afterwards. */
         if (current && ok)
-            vote_move(pending, VOTE_STORED_BULK);
+            vote_move(core, pending, VOTE_STORED_BULK);
         else if (current)
-            vote_refuse(pending, GMS_E_STORE, 0, 0);
+            vote_refuse(core, pending, GMS_E_STORE, 0, 0);
         hand_out_bulk(core, store->engine);
         return;
     }
     if (!current)
         return; /* decided meanwhile: nothing was begun, nothing is begun */
     if (!ok)
-        vote_refuse(pending, GMS_E_STORE, 0, 0);
-    else if (vote_move(pending, VOTE_STORED))
+        vote_refuse(core, pending, GMS_E_STORE, 0, 0);
+    else if (vote_move(core, pending, VOTE_STORED))
         hand_out_prepare(core, store->engine);
 }
 
@@ -358,10 +371,10 @@ void gms_core_prepared(struct gms_core *core, uint32_t engine, const struct gms_
     struct gms_core_pending *pending = &core->engines[engine].pending;
     bool current = pending->present && gms_core_keys_equal(&pending->proposal.key, key);
 
-    if (current && status == GMS_OK && vote_move(pending, VOTE_DONE))
+    if (current && status == GMS_OK && vote_move(core, pending, VOTE_DONE))
         return;
     if (current && status != GMS_OK)
-        vote_refuse(pending, status, detail[0], detail[1]);
+        vote_refuse(core, pending, status, detail[0], detail[1]);
     if (!current && status == GMS_OK)
         undo_late(core, engine, key);
 }
@@ -383,9 +396,9 @@ void gms_core_bulk_done(struct gms_core *core, uint32_t engine, const struct gms
     pending->idle = idle;
     pending->quarantined = quarantined;
     if (status == GMS_OK)
-        vote_move(pending, VOTE_DONE);
+        vote_move(core, pending, VOTE_DONE);
     else
-        vote_refuse(pending, status, 0, 0);
+        vote_refuse(core, pending, status, 0, 0);
 }
 
 /* ------------------------------------------------------------------------------------------------- deciding --- */
@@ -645,7 +658,7 @@ static void start(struct gms_core *core, uint32_t engine, const struct gms_ballo
 
     struct gms_core_store *store = gms_core_store_begin(core, GMS_STORE_PREPARED, engine);
     store->proposal = slot->pending.proposal;
-    vote_move(&slot->pending, VOTE_STARTED);
+    vote_move(core, &slot->pending, VOTE_STARTED);
     gms_core_store_send(core, store);
     if (kind == GMS_OPERATION_ADOPT) {
         core->bulk = GMS_BULK_STORING; /* the next collective on every rank is the bulk */

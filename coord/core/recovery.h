@@ -14,8 +14,8 @@
  *   store, keeper --> report --allgather--> gms_recovery_decide (same answer on all ranks)
  *        FRESH:    gms_core_init
  *        REFUSE:   exit 70 with the text
- *        else:     rank `from_rank` shares its snapshot; every rank stores these bytes under the new world, then
- *                  gms_core_restore, then carries out its actions
+ *        else:     rank `from_rank` shares its snapshot; every rank gives these bytes to gms_core_restore, stores the
+ *                  snapshot of the restored core as the new world's first, and only then carries out its actions
  */
 #ifndef GMS_CORE_RECOVERY_H
 #define GMS_CORE_RECOVERY_H
@@ -96,10 +96,10 @@ void gms_recovery_decide(const struct gms_recovery_report *reports, uint32_t ran
 /* ------------------------------------------------------------------------------------------------- restore ---- */
 
 /*
- * A core that goes on from `snapshot` (untrusted bytes, the same on all ranks, already in this rank's store) in the new
- * world `options->world`. `verdict` is RESTORE, RENEW or SALVAGE. An operation that was under way is rolled back, its
- * number unchanged, so the engine's repeated proposal starts anew. `ret_actions` is what to carry out now, in this
- * order:
+ * A core that goes on from `snapshot` (untrusted bytes, the same on all ranks) in the new world `options->world`. Its
+ * own snapshot must be in this rank's store before anything of `ret_actions` is carried out: what it says is news.
+ * `verdict` is RESTORE, RENEW or SALVAGE. An operation that was under way is rolled back, its number unchanged, so the
+ * engine's repeated proposal starts anew. `ret_actions` is what to carry out now, in this order:
  *
  *   NOTE                what was restored
  *   COMMIT or ABORT     of each engine slot's last operation that had a tentative effect: this rank may not have come

@@ -33,9 +33,22 @@ bool gms_core_move_role(struct gms_core *core, uint32_t engine, enum gms_role_ev
 
     if (next == GMS_ROLE_EMPTY && event != GMS_ROLE_EVENT_RETIRED)
         return false;
+    core->rows.roles |= UINT64_C(1) << (8 * slot->role + event);
     slot->role = next;
     gms_core_mix(core, ((uint64_t)engine << 32) | (uint64_t)next);
     return true;
+}
+
+uint64_t gms_core_role_rows(void)
+{
+    uint64_t rows = 0;
+
+    for (unsigned role = 0; role < GMS_ROLE_COUNT; role++)
+        for (unsigned event = 0; event < GMS_ROLE_EVENT_COUNT; event++)
+            if (role_next[role][event] != GMS_ROLE_EMPTY)
+                rows |= UINT64_C(1) << (8 * role + event);
+    rows |= UINT64_C(1) << (8 * GMS_ROLE_CONDEMNED + GMS_ROLE_EVENT_RETIRED);
+    return rows;
 }
 
 uint32_t gms_core_role_facts(enum gms_role role)
@@ -282,6 +295,11 @@ static const struct takeover_row {
     {GMS_TAKEOVER_SERVING, FENCE_NEEDED, 0, GMS_TAKEOVER_FENCING},
 };
 
+uint64_t gms_core_takeover_rows(void)
+{
+    return (UINT64_C(1) << sizeof takeover_rows / sizeof takeover_rows[0]) - 1;
+}
+
 bool gms_core_takeover_busy(const struct gms_core *core)
 {
     return core->takeover == GMS_TAKEOVER_FENCING || core->takeover == GMS_TAKEOVER_CLASSIFYING ||
@@ -392,6 +410,7 @@ static void advance(struct gms_core *core, const struct gms_ballot *merged)
 
             if (row->state != core->takeover || (found & row->with) != row->with || (found & row->without))
                 continue;
+            core->rows.takeover |= UINT64_C(1) << i;
             enter(core, row->next);
             moved = true;
         }
