@@ -3,7 +3,6 @@
  * The core's actions, carried out one by one in order. What is known at once comes back as the next event.
  */
 #include <event2/event.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,22 +64,6 @@ static void enter_round(struct gms_daemon *daemon, const struct gms_ballot *ball
     gms_daemon_push(daemon, &(struct gms_event){.type = GMS_EVENT_ROUND_DONE, .merged = &daemon->merged});
 }
 
-static void store(struct gms_daemon *daemon, const struct gms_action *action)
-{
-    struct gms_error error;
-    uint64_t number = 0;
-    struct gms_event event = {.type = GMS_EVENT_STORED, .ticket = action->store.ticket};
-    if (gms_store_append(daemon->options.store, action->store.kind, action->store.payload, action->store.bytes, &number,
-                         &error) != GMS_OK) {
-        gms_log(GMS_LOG_ERROR, "%s", error.text);
-        event.type = GMS_EVENT_STORE_FAILED;
-    } else if (!daemon->keeper_lost && gms_keeper_mirror(daemon->options.keeper, number, &error) != GMS_OK) {
-        daemon->keeper_lost = true; /* seen to with the next heartbeat */
-        gms_log(GMS_LOG_ERROR, "the keeper does not mirror the store: %s", error.text);
-    }
-    gms_daemon_push(daemon, &event);
-}
-
 /* -------------------------------------------------------------------------------------------------- operations - */
 
 static void prepare(struct gms_daemon *daemon, const struct gms_action *action)
@@ -93,6 +76,12 @@ static void prepare(struct gms_daemon *daemon, const struct gms_action *action)
     const struct gms_client *client = asker(daemon, engine, key);
     if (client == NULL) {
         event.prepared.status = GMS_E_DISCONNECTED;
+    } else if (key->kind == GMS_OPERATION_JOIN) {
+        struct gms_error error;
+        event.prepared.status =
+            gms_members_prepare(daemon->members, key->launch, client->call.local_digest, client, &error);
+        if (event.prepared.status != GMS_OK)
+            gms_log(GMS_LOG_ERROR, "engine %u cannot be admitted: %s", engine, error.text);
     } else {
         const struct gms_pools_caller caller = {.engine = engine,
                                                 .incarnation = key->incarnation,
@@ -108,50 +97,47 @@ static void prepare(struct gms_daemon *daemon, const struct gms_action *action)
     gms_daemon_push(daemon, &event);
 }
 
-static void keep_session(struct gms_daemon *daemon, uint64_t incarnation, int pidfd)
+static void welcome_joined(struct gms_client *client, struct gms_member *member)
 {
-    char name[GMS_KEEPER_NAME_BYTES];
-    struct gms_error error;
-    snprintf(name, sizeof name, "session/%" PRIu64 "/%u", incarnation, daemon->rank);
-    if (gms_keeper_put(daemon->options.keeper, name, pidfd, NULL, 0, &error) != GMS_OK)
-        gms_log(GMS_LOG_ERROR, "the keeper did not take a copy of %s: %s", name, error.text);
+    client->incarnation = member->incarnation;
+    client->identity_digest = member->identity_digest;
+    gms_member_set_present(member, true);
 }
 
 /* From here on the incarnation has a cohort on this rank. */
-static void admit(struct gms_daemon *daemon, uint32_t engine, uint64_t incarnation, int pidfd,
-                  const struct gms_container *container)
-{
-    struct gms_error error;
-    if (gms_fence_look(daemon->fence, incarnation, NULL, NULL) != GMS_FENCE_UNKNOWN)
-        return;
-    if (gms_fence_add(daemon->fence, engine, incarnation, pidfd, container, &error) != GMS_OK)
-        gms_daemon_leave(daemon, error.status, error.text); /* an admitted cohort that could not be fenced */
-    keep_session(daemon, incarnation, pidfd);
-}
-
-static void welcome_joined(struct gms_daemon *daemon, struct gms_client *client, uint64_t incarnation)
-{
-    client->incarnation = incarnation;
-    client->identity_digest = client->call.local_digest;
-    admit(daemon, client->engine_id, incarnation, client->pidfd, &client->container);
-}
-
 static void commit_join(struct gms_daemon *daemon, const struct gms_action *action)
 {
     uint32_t engine = action->commit.engine;
     uint64_t incarnation = action->commit.outcome.incarnation;
     const struct gms_operation_key *key = &action->commit.proposal.key;
     struct gms_client *client = asker(daemon, engine, key);
-    struct gms_orphan *orphan = &daemon->orphans[engine];
+    struct gms_core_view view;
+    struct gms_error error;
+    gms_core_look(daemon->core, &view);
+    if (daemon->resuming && view.engines[engine].incarnation != incarnation)
+        return; /* it has ended since */
+    struct gms_member *member = gms_members_commit(daemon->members, engine, key->launch, incarnation);
     gms_log(GMS_LOG_NOTICE, "engine %u joined as incarnation %llu", engine, (unsigned long long)incarnation);
-    if (client != NULL && client->incarnation == 0) {
-        welcome_joined(daemon, client, incarnation);
-        return;
-    }
-    /* It died meanwhile, but its process may not have: the fence must know it. */
-    if (orphan->key.kind == GMS_OPERATION_JOIN && keys_equal(&orphan->key, key))
-        admit(daemon, engine, incarnation, orphan->pidfd, &orphan->container);
-    gms_daemon_push_fact(daemon, engine, incarnation, GMS_FACT_GONE);
+    if (member != NULL && gms_fence_look(daemon->fence, incarnation, NULL, NULL) == GMS_FENCE_UNKNOWN &&
+        gms_fence_add(daemon->fence, engine, incarnation, member->pidfd, &member->container, &error) != GMS_OK)
+        gms_daemon_leave(daemon, error.status, error.text); /* an admitted cohort that could not be fenced */
+    if (member != NULL && client != NULL && client->incarnation == 0)
+        welcome_joined(client, member);
+    else if (member == NULL || !daemon->resuming)
+        gms_daemon_push_fact(daemon, engine, incarnation, GMS_FACT_GONE); /* it went away meanwhile */
+    else
+        gms_member_set_present(member, false); /* it will come for its answer */
+}
+
+/* A restored core repeats the last commit of an engine, however long ago it was: has the group moved on since? */
+static bool is_still_so(struct gms_daemon *daemon, const struct gms_action *action)
+{
+    const struct gms_outcome *outcome = &action->commit.outcome;
+    struct gms_core_pool_view pool;
+    bool there = gms_core_look_pool(daemon->core, outcome->pool_index, &pool);
+    if (outcome->key.kind == GMS_OPERATION_ALLOCATE || outcome->key.kind == GMS_OPERATION_PUBLISH)
+        return there && (pool.attached_mask >> action->commit.engine & 1) != 0;
+    return outcome->key.kind != GMS_OPERATION_RELEASE; /* what is over goes when all is compared */
 }
 
 static void commit(struct gms_daemon *daemon, const struct gms_action *action)
@@ -163,6 +149,8 @@ static void commit(struct gms_daemon *daemon, const struct gms_action *action)
         commit_join(daemon, action);
         return;
     }
+    if (daemon->resuming && !is_still_so(daemon, action))
+        return;
     const struct gms_pools_caller caller = {.engine = engine, .incarnation = proposal->key.incarnation};
     struct gms_error error;
     gms_status status = gms_pools_commit(daemon->pools, &caller, outcome, proposal->pool, &error);
@@ -182,8 +170,17 @@ static void commit(struct gms_daemon *daemon, const struct gms_action *action)
 
 static void abort_operation(struct gms_daemon *daemon, const struct gms_action *action)
 {
-    if (action->commit.proposal.key.kind != GMS_OPERATION_JOIN)
+    if (action->commit.proposal.key.kind == GMS_OPERATION_JOIN)
+        gms_members_abort(daemon->members, action->commit.engine);
+    else
         gms_pools_abort(daemon->pools, action->commit.engine);
+}
+
+/* Both outside our PID namespace on an old kernel: then the launch, which nobody else knows, has to do. */
+static bool is_process_of(const struct gms_member *member, const struct gms_client *client)
+{
+    return gms_pidfd_same(member->pidfd, client->pidfd) ||
+           (gms_pidfd_pid(member->pidfd) == 0 && gms_pidfd_pid(client->pidfd) == 0 && !gms_pidfd_ended(member->pidfd));
 }
 
 static void reply(struct gms_daemon *daemon, const struct gms_action *action)
@@ -193,8 +190,19 @@ static void reply(struct gms_daemon *daemon, const struct gms_action *action)
     if (client == NULL)
         return;
     bool asked = keys_equal(&client->call.proposal.key, &outcome->key);
-    if (outcome->status == GMS_OK && outcome->key.kind == GMS_OPERATION_JOIN && client->incarnation == 0 && asked)
-        welcome_joined(daemon, client, outcome->incarnation);
+    struct gms_member *member = NULL;
+    if (outcome->status == GMS_OK && outcome->key.kind == GMS_OPERATION_JOIN && asked) {
+        member = gms_members_find(daemon->members, outcome->incarnation);
+        if (member == NULL || !is_process_of(member, client)) {
+            uint32_t id = client->call.request_id;
+            gms_call_clear(&client->call);
+            gms_sessions_answer(client, id, GMS_E_CONDEMNED,
+                                "this launch was joined by another process; start it again under a new launch");
+            return;
+        }
+        if (client->incarnation == 0)
+            welcome_joined(client, member);
+    }
 
     struct gms_message message = {.type = GMS_MESSAGE_REPLY, .request_id = asked ? client->call.request_id : 0};
     message.reply.status = outcome->status;
@@ -209,6 +217,8 @@ static void reply(struct gms_daemon *daemon, const struct gms_action *action)
     message.reply.pool_index = outcome->pool_index;
     message.reply.created = outcome->created;
     message.reply.text = (struct gms_bytes){outcome->text, (uint32_t)strlen(outcome->text)};
+    if (member != NULL)
+        message.reply.secret = (struct gms_bytes){member->secret, sizeof member->secret};
     struct gms_pool_view pool;
     if (outcome->status == GMS_OK && outcome->key.kind == GMS_OPERATION_ALLOCATE &&
         gms_pools_look(daemon->pools, outcome->pool_index, &pool)) {
@@ -316,14 +326,15 @@ static void promote(struct gms_daemon *daemon, const struct gms_action *action)
 
 /* Who serves, for clients that look for it. */
 static void publish_endpoint(struct gms_daemon *daemon, const struct gms_action *action,
-                             const struct gms_client *client)
+                             const struct gms_member *member)
 {
     struct gms_error error;
     char path[GMS_RUN_PATH_BYTES];
-    snprintf(daemon->endpoint, sizeof daemon->endpoint, "%s", client != NULL ? client->endpoint : "");
-    json_t *document = json_pack("{s:I,s:i,s:I,s:s,s:i}", "epoch", (json_int_t)action->promote.epoch, "engine",
-                                 (int)action->promote.engine, "incarnation", (json_int_t)action->promote.incarnation,
-                                 "endpoint", daemon->endpoint, "pid", client != NULL ? (int)client->pid : 0);
+    snprintf(daemon->endpoint, sizeof daemon->endpoint, "%s", member != NULL ? member->endpoint : "");
+    json_t *document =
+        json_pack("{s:I,s:i,s:I,s:s,s:i}", "epoch", (json_int_t)action->promote.epoch, "engine",
+                  (int)action->promote.engine, "incarnation", (json_int_t)action->promote.incarnation, "endpoint",
+                  daemon->endpoint, "pid", member != NULL ? (int)gms_pidfd_pid(member->pidfd) : 0);
     char *text = document != NULL ? json_dumps(document, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
     json_decref(document);
     gms_status status = gms_run_dir_path(daemon->options.config->run_dir, "serving", -1, path, &error);
@@ -334,6 +345,9 @@ static void publish_endpoint(struct gms_daemon *daemon, const struct gms_action 
     if (status != GMS_OK)
         gms_log(GMS_LOG_ERROR, "the endpoint was not published: %s", error.text);
     free(text);
+    if (daemon->hooked_epoch == action->promote.epoch)
+        return; /* an engine rank was attached again */
+    daemon->hooked_epoch = action->promote.epoch;
     gms_daemon_run_hook(daemon, action->promote.epoch);
 }
 
@@ -346,7 +360,10 @@ static void serving(struct gms_daemon *daemon, const struct gms_action *action)
     gms_log(GMS_LOG_NOTICE, "engine %u incarnation %llu serves under epoch %llu", action->promote.engine,
             (unsigned long long)action->promote.incarnation, (unsigned long long)action->promote.epoch);
     if (daemon->rank == 0)
-        publish_endpoint(daemon, action, client); /* before the engine is told: who serves can be found */
+        publish_endpoint(
+            daemon, action,
+            gms_members_find(daemon->members,
+                             action->promote.incarnation)); /* before the engine is told: who serves can be found */
     if (client == NULL)
         return;
     struct gms_message message = {.type = GMS_MESSAGE_SERVING};
@@ -373,11 +390,9 @@ static void condemned(struct gms_daemon *daemon, const struct gms_action *action
 
 static void forget(struct gms_daemon *daemon, const struct gms_action *action)
 {
-    char name[GMS_KEEPER_NAME_BYTES];
     gms_pools_forget(daemon->pools, action->promote.incarnation);
     gms_fence_forget(daemon->fence, action->promote.incarnation);
-    snprintf(name, sizeof name, "session/%" PRIu64 "/%u", action->promote.incarnation, daemon->rank);
-    gms_keeper_drop(daemon->options.keeper, name, NULL); /* it may be unknown there */
+    gms_members_forget(daemon->members, action->promote.incarnation);
 }
 
 /* -------------------------------------------------------------------------------------------------- transfers -- */
@@ -432,8 +447,7 @@ void gms_daemon_act(struct gms_daemon *daemon, const struct gms_action *action)
         enter_round(daemon, action->ballot);
         return;
     case GMS_ACTION_STORE:
-        store(daemon, action);
-        return;
+        return; /* done before, with all others of the step */
     case GMS_ACTION_PREPARE:
         prepare(daemon, action);
         return;

@@ -69,6 +69,8 @@ static const struct setting table[] = {
      .help = "how long a condemned process may take to end before it is named in the log"},
     {"timeouts.transfer_stall", DURATION, MEMBER(transfer_stall_ns), .least = 10 * MS, .greatest = HOUR,
      .initial = "5s", .help = "how long a transfer may lack votes before it is named in the log"},
+    {"timeouts.reattach", DURATION, MEMBER(reattach_ns), .least = 100 * MS, .greatest = HOUR, .initial = "5s",
+     .help = "how long a living engine rank may stay away after a restart of the coordinators before it is named"},
     {"environment.set", ENVIRONMENT, PACKED(environment), .help = "NAME=VALUE for every engine rank, equal on all"},
     {"engine.command", WORDS, PACKED(command), .help = "program and arguments of an engine rank"},
     {"engine.containment", CHOICE, MEMBER(containment), .initial = "auto", .choices = "auto|pid-namespace|subreaper",

@@ -9,7 +9,8 @@
  *   ranks       = 2;                 required, 1..1024
  *   memory      : { backend = "host"; capacity = "256MiB"; capacity_of = ( { rank = 1; capacity = "255MiB"; } ); };
  *   kv          : { verify = "full" | "none"; };
- *   timeouts    : { operation = "10s"; round = "5s"; heartbeat = "5s"; fence_report = "2s"; transfer_stall = "5s"; };
+ *   timeouts    : { operation = "10s"; round = "5s"; heartbeat = "5s"; fence_report = "2s"; transfer_stall = "5s";
+ *                  reattach = "5s"; };
  *   environment : { set = ( "NAME=VALUE", ... ); };   GMS_* and what engines need, equal on all ranks
  *   engine      : { command = ( "minillm", "--layers", "4" ); containment = "auto" | "pid-namespace" | "subreaper"; };
  *   hooks       : { on_serving = ( "/path/prog", ... ); };   optional; run on rank 0 with GMS_EPOCH and GMS_ENDPOINT
@@ -55,7 +56,7 @@ struct gms_config {
     uint32_t capacity_of_count;
     bool kv_verify_full;
     enum gms_containment containment;
-    uint64_t operation_timeout_ns, round_timeout_ns, heartbeat_ns, fence_report_ns, transfer_stall_ns;
+    uint64_t operation_timeout_ns, round_timeout_ns, heartbeat_ns, fence_report_ns, transfer_stall_ns, reattach_ns;
     uint32_t environment_bytes, command_bytes, on_serving_bytes;
     char environment[GMS_CONFIG_ENVIRONMENT_BYTES]; /* "NAME=VALUE\0" repeated */
     char command[GMS_CONFIG_COMMAND_BYTES];         /* "word\0" repeated */

@@ -2,7 +2,6 @@
 #include "daemon.h"
 
 #include <event2/event.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,6 +73,38 @@ static void set_timer(struct gms_daemon *daemon)
     event_add(daemon->deadline, &left);
 }
 
+/* What the step wants stored, and the state after it, as one; then what may follow is told to the core. */
+static void persist(struct gms_daemon *daemon)
+{
+    struct gms_store_record records[GMS_STORE_AT_ONCE];
+    uint64_t tickets[GMS_STORE_AT_ONCE], number = 0;
+    uint32_t count = 0;
+    struct gms_error error;
+    for (size_t i = 0; i < daemon->actions.count && count < GMS_STORE_AT_ONCE; i++) {
+        const struct gms_action *action = &daemon->actions.items[i];
+        if (action->type != GMS_ACTION_STORE)
+            continue;
+        records[count] = (struct gms_store_record){
+            .kind = action->store.kind, .bytes = action->store.bytes, .payload = action->store.payload};
+        tickets[count++] = action->store.ticket;
+    }
+    if (count == 0)
+        return;
+    size_t bytes = gms_core_snapshot(daemon->core, daemon->snapshot, sizeof daemon->snapshot);
+    gms_status status = bytes == 0 ? gms_fail(&error, GMS_E_STORE, "the state does not fit its snapshot (%zu bytes)",
+                                              sizeof daemon->snapshot)
+                                   : gms_store_commit(daemon->options.store, records, count, daemon->snapshot,
+                                                      (uint32_t)bytes, &number, &error);
+    if (status != GMS_OK)
+        gms_log(GMS_LOG_ERROR, "%s", error.text);
+    else if (!daemon->keeper_lost && gms_keeper_mirror(daemon->options.keeper, number, &error) != GMS_OK)
+        gms_daemon_keeper_is_lost(daemon, error.text);
+    for (uint32_t i = 0; i < count; i++)
+        gms_daemon_push(daemon,
+                        &(struct gms_event){.type = status == GMS_OK ? GMS_EVENT_STORED : GMS_EVENT_STORE_FAILED,
+                                            .ticket = tickets[i]});
+}
+
 void gms_daemon_run_events(struct gms_daemon *daemon)
 {
     if (daemon->running_events)
@@ -85,6 +116,7 @@ void gms_daemon_run_events(struct gms_daemon *daemon)
         daemon->queue_count--;
         event.now_ns = gms_clock_ns();
         gms_core_step(daemon->core, &event, &daemon->actions);
+        persist(daemon);
         for (size_t i = 0; i < daemon->actions.count && !daemon->stopped; i++)
             gms_daemon_act(daemon, &daemon->actions.items[i]);
     }
@@ -132,6 +164,15 @@ static void on_retired(void *context, uint32_t engine, uint64_t incarnation)
     gms_daemon_run_events(daemon);
 }
 
+static void on_member_ended(void *context, struct gms_member *member)
+{
+    struct gms_daemon *daemon = context;
+    gms_log(GMS_LOG_NOTICE, "engine %u incarnation %llu: its process ended before it was attached again",
+            member->engine, (unsigned long long)member->incarnation);
+    gms_daemon_push_fact(daemon, member->engine, member->incarnation, GMS_FACT_GONE);
+    gms_daemon_run_events(daemon);
+}
+
 static void on_signal(evutil_socket_t number, short what, void *context)
 {
     struct gms_daemon *daemon = context;
@@ -149,29 +190,6 @@ static void on_signal(evutil_socket_t number, short what, void *context)
 
 /* ------------------------------------------------------------------------------------------------ housekeeping - */
 
-static void look_after_keeper(struct gms_daemon *daemon)
-{
-    struct gms_keeper_client *keeper = daemon->options.keeper;
-    struct gms_error error;
-    struct pollfd end = {.fd = keeper->fd, .events = POLLRDHUP};
-    bool closed = keeper->fd < 0 || (poll(&end, 1, 0) > 0 && (end.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0);
-    if (!closed)
-        return;
-    if (!daemon->keeper_lost)
-        gms_log(GMS_LOG_ERROR,
-                "the keeper is gone: memory now lives only as long as the coordinators; start gms-keeper "
-                "--run-dir %s",
-                daemon->options.config->run_dir);
-    daemon->keeper_lost = true;
-    gms_keeper_disconnect(keeper);
-    if (gms_keeper_connect(daemon->options.config->run_dir, daemon->options.world, daemon->rank, daemon->ranks, keeper,
-                           &error) != GMS_OK)
-        return;
-    daemon->keeper_lost = false;
-    gms_log(GMS_LOG_NOTICE, "a keeper is back; it receives copies of everything");
-    gms_pools_keep_all(daemon->pools);
-}
-
 /* With the heartbeat: bring the next takeover's index up to date, see to the keeper. */
 static void on_beat(void *context)
 {
@@ -186,28 +204,10 @@ static void on_beat(void *context)
     if (view.writer_incarnation != 0 && next != NULL)
         gms_pools_refresh(daemon->pools, view.writer_incarnation, next->incarnation);
     gms_pools_freeze_pending(daemon->pools);
-    look_after_keeper(daemon);
+    gms_daemon_sweep(daemon);
 }
 
 /* ------------------------------------------------------------------------------------------------ open, run ---- */
-
-static gms_status open_core(struct gms_daemon *daemon, struct gms_error *ret_error)
-{
-    const struct gms_config *config = daemon->options.config;
-    size_t bytes = (gms_core_bytes() + 63) / 64 * 64;
-    daemon->core_memory = aligned_alloc(64, bytes);
-    if (daemon->core_memory == NULL)
-        return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for the core (%zu bytes)", bytes);
-    memset(daemon->core_memory, 0, bytes);
-    const struct gms_core_options options = {.world = daemon->options.world,
-                                             .rank = daemon->rank,
-                                             .world_size = daemon->ranks,
-                                             .operation_timeout_ns = config->operation_timeout_ns,
-                                             .transfer_stall_ns = config->transfer_stall_ns,
-                                             .fence_report_ns = config->fence_report_ns};
-    daemon->core = gms_core_init(daemon->core_memory, &options);
-    return GMS_OK;
-}
 
 static gms_status open_loop(struct gms_daemon *daemon, struct gms_error *ret_error)
 {
@@ -240,24 +240,41 @@ gms_status gms_daemon_open(const struct gms_daemon_options *options, struct gms_
     daemon->rank = gms_round_rank(options->round);
     daemon->ranks = gms_round_size(options->round);
     daemon->hook_fd = -1;
-    for (uint32_t engine = 0; engine < GMS_MAX_ENGINES; engine++)
-        daemon->orphans[engine] = (struct gms_orphan){.pidfd = -1, .container = {.guardian_fd = -1, .engine_fd = -1}};
+    daemon->copies = options->copies;
 
-    gms_status status = open_core(daemon, ret_error);
-    if (status == GMS_OK)
-        status = open_loop(daemon, ret_error);
+    gms_status status = open_loop(daemon, ret_error);
     if (status == GMS_OK) {
         const struct gms_pools_options pools = {.deployment = config->deployment,
                                                 .rank = daemon->rank,
                                                 .world = options->world,
                                                 .capacity_bytes = gms_config_capacity(config, daemon->rank),
-                                                .keeper = options->keeper};
+                                                .copies = options->copies};
         status = gms_pools_open(&pools, &daemon->pools, ret_error);
     }
     if (status == GMS_OK) {
         const struct gms_fence_options fence = {.base = daemon->base, .retired = on_retired, .context = daemon};
         status = gms_fence_open(&fence, &daemon->fence, ret_error);
     }
+    if (status == GMS_OK) {
+        const struct gms_members_options members = {.base = daemon->base,
+                                                    .copies = options->copies,
+                                                    .rank = daemon->rank,
+                                                    .ended = on_member_ended,
+                                                    .context = daemon};
+        status = gms_members_open(&members, &daemon->members, ret_error);
+    }
+    if (status == GMS_OK) {
+        const struct gms_core_options core = {.world = options->world,
+                                              .rank = daemon->rank,
+                                              .world_size = daemon->ranks,
+                                              .operation_timeout_ns = config->operation_timeout_ns,
+                                              .transfer_stall_ns = config->transfer_stall_ns,
+                                              .fence_report_ns = config->fence_report_ns,
+                                              .reattach_ns = config->reattach_ns};
+        status = gms_daemon_resume_open(daemon, &core, ret_error);
+    }
+    if (status == GMS_OK)
+        status = gms_daemon_keeping_open(daemon, ret_error);
     if (status == GMS_OK) {
         const struct gms_doorbell_options doorbell = {.run_dir = config->run_dir,
                                                       .world = options->world,
@@ -278,6 +295,8 @@ gms_status gms_daemon_open(const struct gms_daemon_options *options, struct gms_
                                                       .operation_timeout_ms =
                                                           (uint32_t)(config->operation_timeout_ns / GMS_NS_PER_MS),
                                                       .kv_verify_full = config->kv_verify_full,
+                                                      .recognise = gms_daemon_recognise,
+                                                      .attached = gms_daemon_attached,
                                                       .received = gms_daemon_received,
                                                       .gone = gms_daemon_gone,
                                                       .context = daemon};
@@ -299,6 +318,7 @@ gms_status gms_daemon_connect(struct gms_daemon *daemon, uint64_t deadline_ns, s
 int gms_daemon_run(struct gms_daemon *daemon)
 {
     gms_round_set_deadline(daemon->options.round, daemon->options.config->round_timeout_ns, peer_closed, daemon);
+    gms_daemon_resume_begin(daemon);
     set_timer(daemon);
     while (!daemon->stopped) {
         if (event_base_loop(daemon->base, EVLOOP_NO_EXIT_ON_EMPTY) < 0)
@@ -322,11 +342,9 @@ void gms_daemon_close(struct gms_daemon *daemon)
     gms_sessions_close(daemon->sessions);
     gms_doorbell_close(daemon->doorbell);
     gms_fence_close(daemon->fence);
+    gms_daemon_keeping_close(daemon);
     gms_pools_close(daemon->pools);
-    for (uint32_t engine = 0; engine < GMS_MAX_ENGINES; engine++) {
-        gms_fd_close(&daemon->orphans[engine].pidfd);
-        gms_container_close(&daemon->orphans[engine].container);
-    }
+    gms_members_close(daemon->members);
     free_event(&daemon->deadline);
     for (size_t i = 0; i < sizeof daemon->signals / sizeof daemon->signals[0]; i++)
         free_event(&daemon->signals[i]);

@@ -10,11 +10,12 @@
 #include <stdint.h>
 
 #include "config.h"
+#include "copies.h"
+#include "core/recovery.h"
 #include "round_mpi.h"
 #include "store.h"
 
 struct gms_daemon;
-struct gms_keeper_client;
 
 enum {
     GMS_EXIT_PLANNED = 0,
@@ -29,8 +30,12 @@ struct gms_daemon_options {
     const struct gms_config *config;
     struct gms_round *round;
     struct gms_keeper_client *keeper;
+    struct gms_copies *copies; /* loaded */
     gms_store *store;
     uint64_t world;
+    enum gms_recovery_verdict verdict; /* not REFUSE */
+    const void *snapshot;              /* FRESH: NULL; else in the store already */
+    size_t snapshot_bytes;
 };
 
 /* Opens this rank's sockets and its core. Errors: those of the parts; nothing stays open after failure. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the daemon's own files share: daemon.c (loop, events), requests.c (messages in), actions.c (actions out),
- * status.c, timeline.c, hook.c. Nobody else includes this.
+ * keeping.c (keeper, gms-exec), resume.c (going on from an earlier world), status.c, timeline.c, hook.c. Nobody else
+ * includes this.
  */
 #ifndef GMS_COORD_DAEMON_STATE_H
 #define GMS_COORD_DAEMON_STATE_H
@@ -10,10 +11,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "copies.h"
 #include "core/core.h"
+#include "core/recovery.h"
 #include "daemon.h"
 #include "doorbell.h"
 #include "fence.h"
+#include "members.h"
 #include "gms-keeper/client.h"
 #include "pools.h"
 #include "sessions.h"
@@ -22,30 +26,27 @@
 struct event;
 struct event_base;
 
-/* An engine rank that went away while its join was undecided: should the group commit it, its process must still be
- * fenced. */
-struct gms_orphan {
-    struct gms_operation_key key; /* kind NONE: nobody */
-    int pidfd;
-    struct gms_container container;
-};
-
 struct gms_daemon {
     struct gms_daemon_options options;
     uint32_t rank, ranks;
     struct event_base *base;
-    struct event *deadline, *signals[4], *hook_ended, *hook_deadline;
+    struct event *deadline, *signals[4], *keeper_news, *keeper_retry, *hook_ended, *hook_deadline;
     int hook_fd;
     struct gms_sessions *sessions;
     struct gms_doorbell *doorbell;
     struct gms_pools *pools;
     struct gms_fence *fence;
+    struct gms_members *members;
+    struct gms_copies *copies; /* borrowed from the options */
     struct gms_core *core;
     void *core_memory;
-    struct gms_orphan orphans[GMS_MAX_ENGINES];
     struct gms_timeline timeline;
-    char endpoint[256]; /* of the engine that serves, as rank 0 knows it */
+    char endpoint[256];       /* of the engine that serves, as rank 0 knows it */
+    uint64_t hooked_epoch;    /* the last for which the hook was run */
+    uint64_t keeper_pause_ns; /* until the next try to find a keeper */
     bool keeper_lost, stopping, stopped, running_events;
+    bool resuming; /* the actions that are carried out are those of a restored core */
+    uint8_t snapshot[GMS_SNAPSHOT_MAX_BYTES];
 
     struct gms_event *queue; /* ring */
     size_t queue_capacity, queue_head, queue_count;
@@ -67,6 +68,22 @@ void gms_daemon_act(struct gms_daemon *daemon, const struct gms_action *action);
 /* requests.c: callbacks of sessions */
 void gms_daemon_received(void *context, struct gms_client *client, struct gms_message *message);
 void gms_daemon_gone(void *context, struct gms_client *client, const char *why);
+gms_status gms_daemon_recognise(void *context, const struct gms_client *client, const struct gms_message *hello,
+                                bool *ret_contained, struct gms_error *ret_error);
+void gms_daemon_attached(void *context, struct gms_client *client);
+/* keeping.c: sees to the keeper, and to what gms-exec must have. */
+gms_status gms_daemon_keeping_open(struct gms_daemon *daemon, struct gms_error *ret_error);
+void gms_daemon_keeping_close(struct gms_daemon *daemon);
+void gms_daemon_keeper_is_lost(struct gms_daemon *daemon, const char *why);
+/* Everything, to a gms-exec that has just attached. */
+void gms_daemon_tell_copies(struct gms_daemon *daemon, struct gms_client *client);
+/* resume.c: what an earlier world left. open: makes the core, takes up memory and members; begin: carries out what the
+ * restored core wants, once all ranks are connected. */
+gms_status gms_daemon_resume_open(struct gms_daemon *daemon, const struct gms_core_options *options,
+                                  struct gms_error *ret_error);
+void gms_daemon_resume_begin(struct gms_daemon *daemon);
+/* Forgets members that the group does not know and whose processes have ended. */
+void gms_daemon_sweep(struct gms_daemon *daemon);
 /* hook.c: runs hooks.on_serving, at most one at a time and not for ever; MPI is not touched in the child. */
 void gms_daemon_run_hook(struct gms_daemon *daemon, uint64_t epoch);
 void gms_daemon_end_hook(struct gms_daemon *daemon);

@@ -7,6 +7,7 @@
  */
 #include <argp.h>
 #include <mpi.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,13 +24,20 @@
 #include "gms-keeper/client.h"
 #include "gms/version.h"
 
-enum { START_SECONDS = 30, FINALIZE_SECONDS = 5 };
-enum option_key { KEY_CHECK = 256, KEY_HELP_CONFIG, KEY_FRESH, KEY_LOG_LEVEL, KEY_LOG_DESTINATION };
+enum { START_SECONDS = 30, FINALIZE_SECONDS = 5, REFILL_MS = 3000, REFILL_PAUSE_MS = 20 };
+enum option_key {
+    KEY_CHECK = 256,
+    KEY_HELP_CONFIG,
+    KEY_FRESH,
+    KEY_ACCEPT_STORE_LOSS,
+    KEY_LOG_LEVEL,
+    KEY_LOG_DESTINATION
+};
 
 struct arguments {
     const char *config_path, *log_destination;
     enum gms_log_level log_level;
-    bool check, fresh;
+    bool check, fresh, accept_store_loss;
 };
 
 const char *argp_program_version = "gms-coord " GMS_VERSION;
@@ -40,7 +48,8 @@ static const char documentation[] =
     "  mpirun -n RANKS gms-coord --config FILE      (under srun: srun --mpi=pmix -n RANKS gms-coord --config FILE)\n"
     "\n"
     "with RANKS equal to `ranks` in FILE, as an MPI job of its own. It sleeps until an engine, a peer or an operator "
-    "wants something. Stop it with `gms-ctl --run-dir DIR down` or SIGUSR1; engines keep running and serving without "
+    "wants something. Started again after any end, it goes on where the group was. Stop it with `gms-ctl --run-dir DIR "
+    "down` or SIGUSR1; engines keep running and serving without "
     "it."
     "\v"
     "Exit codes: 0 planned stop; 64 usage; 78 configuration, nothing was started; 75 start the whole job again (a rank "
@@ -51,7 +60,11 @@ static const struct argp_option options[] = {
     {"config", 'c', "FILE", 0, "The deployment file; read by rank 0", 0},
     {"check", KEY_CHECK, NULL, 0, "Only check the file, without MPI: every error with its line", 0},
     {"help-config", KEY_HELP_CONFIG, NULL, 0, "Describe every setting of the file", 0},
-    {"fresh", KEY_FRESH, NULL, 0, "Set aside what an earlier coordinator job stored: no engine of it may be running",
+    {"fresh", KEY_FRESH, NULL, 0,
+     "Give up what an earlier coordinator job left: stores are set aside, its engines ended", 0},
+    {"accept-store-loss", KEY_ACCEPT_STORE_LOSS, NULL, 0,
+     "Where a rank's store is missing, damaged or older than it was, go on from the newest that is left: engines are "
+     "ended, KV and weights given up",
      0},
     {"log-level", KEY_LOG_LEVEL, "LEVEL", 0, "error, warning, notice (default), info or debug", 1},
     {"log-destination", KEY_LOG_DESTINATION, "WHERE", 0,
@@ -72,6 +85,9 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
         return 0;
     case KEY_FRESH:
         arguments->fresh = true;
+        return 0;
+    case KEY_ACCEPT_STORE_LOSS:
+        arguments->accept_store_loss = true;
         return 0;
     case KEY_HELP_CONFIG:
         gms_config_describe(stdout);
@@ -137,7 +153,13 @@ struct start {
     bool reported; /* the file's errors are printed already */
     uint64_t world;
     struct gms_keeper_client keeper;
-    gms_store *store;
+    gms_store *store; /* NULL: it could not be trusted; doubt and doubt_text say why */
+    enum gms_store_doubt doubt;
+    char doubt_text[GMS_ERROR_TEXT_BYTES];
+    struct gms_copies *copies;
+    struct gms_recovery_decision decision;
+    void *snapshot;          /* owned; this rank's, then the group's */
+    uint32_t snapshot_bytes; /* 0: none */
     struct gms_daemon *daemon;
 };
 
@@ -218,29 +240,213 @@ static gms_status choose_world(struct start *start, struct gms_error *ret_error)
     return status;
 }
 
+static gms_status open_store(struct start *start, bool fresh, struct gms_error *ret_error)
+{
+    char path[GMS_RUN_PATH_BYTES];
+    gms_status status = gms_run_dir_path(start->config->run_dir, "store.", (int32_t)start->rank, path, ret_error);
+    if (status != GMS_OK)
+        return status;
+    const struct gms_store_options store = {.path = path,
+                                            .world = start->world,
+                                            .keeper = start->keeper.keeper,
+                                            .mirror_world = start->keeper.mirror_world,
+                                            .mirror_number = start->keeper.mirror_number,
+                                            .fresh = fresh,
+                                            .ret_doubt = &start->doubt};
+    status = gms_store_open(&store, &start->store, ret_error);
+    if (status == GMS_OK && gms_store_note(start->store)[0] != '\0')
+        gms_log(GMS_LOG_NOTICE, "%s", gms_store_note(start->store));
+    return status;
+}
+
+/* Does the keeper have the memory and sessions that the snapshot speaks of? */
+static bool copies_suffice(const struct start *start, const struct gms_snapshot_view *view)
+{
+    return gms_copies_count(start->copies, "pool/") >= view->pools &&
+           gms_copies_count(start->copies, "session/") >= view->engines;
+}
+
+/* A keeper that knows nothing of a rank that has stored something is new: whoever has copies brings them now. */
+static gms_status load_copies(struct start *start, const struct gms_snapshot_view *view, struct gms_error *ret_error)
+{
+    uint64_t deadline_ns = gms_clock_ns() + REFILL_MS * GMS_NS_PER_MS;
+    gms_status status = gms_copies_load(start->copies, ret_error);
+    if (start->keeper.mirror_number != 0)
+        return status;
+    while (status == GMS_OK && !copies_suffice(start, view) && gms_clock_ns() < deadline_ns) {
+        poll(NULL, 0, REFILL_PAUSE_MS); /* the keeper has no way to call us; this is the rare case */
+        status = gms_copies_load(start->copies, ret_error);
+    }
+    return status;
+}
+
+/* What this rank has, without changing anything. */
+static gms_status look_around(struct start *start, struct gms_snapshot_view *ret_view, struct gms_error *ret_error)
+{
+    const struct gms_config *config = start->config;
+    gms_status status =
+        gms_keeper_connect(config->run_dir, start->world, start->rank, config->ranks, &start->keeper, ret_error);
+    if (status == GMS_OK)
+        status = gms_copies_open(&start->keeper, start->rank, &start->copies, ret_error);
+    if (status != GMS_OK)
+        return status;
+    struct gms_error error;
+    status = open_store(start, start->arguments->fresh, &error);
+    if (status == GMS_OK)
+        status = gms_store_snapshot(start->store, &start->snapshot, &start->snapshot_bytes, &error);
+    if (status == GMS_OK && start->snapshot_bytes > 0) {
+        status = gms_snapshot_look(start->snapshot, start->snapshot_bytes, ret_view);
+        if (status != GMS_OK) {
+            gms_fail(&error, status, "its snapshot cannot be read: %s", gms_status_text(status));
+            start->doubt = GMS_STORE_DAMAGED;
+        }
+    }
+    if (status != GMS_OK && start->doubt == GMS_STORE_TRUSTED) {
+        if (ret_error != NULL)
+            *ret_error = error;
+        return status;
+    }
+    if (status != GMS_OK) {
+        snprintf(start->doubt_text, sizeof start->doubt_text, "%s", error.text);
+        gms_store_close(start->store);
+        start->store = NULL;
+        free(start->snapshot);
+        start->snapshot = NULL;
+        start->snapshot_bytes = 0;
+        memset(ret_view, 0, sizeof *ret_view);
+    }
+    return load_copies(start, ret_view, ret_error);
+}
+
+static enum gms_recovery_doubt doubt_of(const struct start *start, const struct gms_snapshot_view *view)
+{
+    static const enum gms_recovery_doubt doubts[] = {[GMS_STORE_TRUSTED] = GMS_DOUBT_NONE,
+                                                     [GMS_STORE_MISSING] = GMS_DOUBT_MISSING,
+                                                     [GMS_STORE_OLDER] = GMS_DOUBT_OLDER,
+                                                     [GMS_STORE_DAMAGED] = GMS_DOUBT_DAMAGED,
+                                                     [GMS_STORE_OTHER_BOOT] = GMS_DOUBT_OTHER_BOOT};
+    if (start->doubt == GMS_STORE_TRUSTED && gms_copies_count(start->copies, "pool/") < view->pools)
+        return GMS_DOUBT_MEMORY_LOST;
+    return doubts[start->doubt];
+}
+
+/* Every rank says what it has, and all conclude the same. */
+static gms_status decide(struct start *start, const struct gms_snapshot_view *view, struct gms_error *ret_error)
+{
+    uint32_t ranks = start->config->ranks;
+    const bool fresh = start->arguments->fresh; /* the operator's word: whatever there is, is given up */
+    struct gms_recovery_report mine = {.version = GMS_RECOVERY_REPORT_VERSION,
+                                       .rank = start->rank,
+                                       .has_store = start->store != NULL && !gms_store_is_new(start->store),
+                                       .doubt = doubt_of(start, view),
+                                       .prepared = view->prepared,
+                                       .accept_loss = start->arguments->accept_store_loss,
+                                       .world = view->world,
+                                       .round = view->round,
+                                       .state_digest = view->digest};
+    /* A session that nobody has kept is not one that has ended. */
+    mine.keeper_holds = !fresh && (gms_copies_count(start->copies, "") > 0 ||
+                                   gms_copies_count(start->copies, "session/") < view->engines);
+    struct gms_recovery_report *reports = calloc(ranks, sizeof *reports);
+    if (reports == NULL)
+        return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for %u reports", ranks);
+    gms_status status = gms_round_gather(start->round, &mine, sizeof mine, reports, ret_error);
+    if (status == GMS_OK) /* else MPI may still write there */
+        gms_recovery_decide(reports, ranks, &start->decision);
+    if (status == GMS_OK)
+        free(reports);
+    if (status == GMS_OK && mine.doubt != GMS_DOUBT_NONE)
+        gms_log(GMS_LOG_WARNING, "%s",
+                start->doubt_text[0] != '\0' ? start->doubt_text
+                                             : "the keeper does not have the memory that the store speaks of");
+    if (status == GMS_OK && start->decision.verdict == GMS_RECOVERY_REFUSE)
+        return gms_fail(ret_error, GMS_E_IN_DOUBT, "%s", start->decision.text);
+    return status;
+}
+
+/* The snapshot to go on from, from the rank that has it. */
+static gms_status share_snapshot(struct start *start, struct gms_error *ret_error)
+{
+    uint32_t root = start->decision.from_rank;
+    uint64_t bytes = start->rank == root ? start->snapshot_bytes : 0;
+    if (start->decision.verdict == GMS_RECOVERY_FRESH)
+        return GMS_OK;
+    gms_status status = gms_round_share_from(start->round, root, &bytes, sizeof bytes, ret_error);
+    if (status == GMS_OK && (bytes == 0 || bytes > GMS_SNAPSHOT_MAX_BYTES))
+        status = gms_fail(ret_error, GMS_E_DIVERGED, "rank %u shares a snapshot of %llu bytes", root,
+                          (unsigned long long)bytes);
+    if (status != GMS_OK)
+        return status;
+    if (start->rank != root) {
+        free(start->snapshot);
+        start->snapshot = malloc(bytes);
+        start->snapshot_bytes = (uint32_t)bytes;
+    }
+    struct gms_error mine = {.status = GMS_OK};
+    if (start->snapshot == NULL)
+        mine.status =
+            gms_fail(&mine, GMS_E_NO_MEMORY, "no memory for a snapshot of %llu bytes", (unsigned long long)bytes);
+    status = gms_round_concur(start->round, &mine, ret_error);
+    if (status == GMS_OK)
+        status = gms_round_share_from(start->round, root, start->snapshot, bytes, ret_error);
+    return status;
+}
+
+/* In what the earlier world ended, for people and for tests that end it at random. */
+static void report_state(const struct start *start)
+{
+    struct gms_snapshot_view view;
+    if (gms_snapshot_look(start->snapshot, start->snapshot_bytes, &view) == GMS_OK)
+        gms_log(GMS_LOG_NOTICE,
+                "the earlier world ended after its round %llu: %u engines, %u pools, %u operations under way, %u "
+                "prepared here",
+                (unsigned long long)view.round, view.engines, view.pools, view.prepared,
+                gms_copies_count(start->copies, "prepared/"));
+}
+
+static gms_status look_and_decide(struct start *start, struct gms_error *ret_error)
+{
+    struct gms_snapshot_view view = {0};
+    struct gms_error mine;
+    mine.status = look_around(start, &view, &mine);
+    gms_status status = gms_round_concur(start->round, &mine, ret_error);
+    if (status == GMS_OK)
+        status = decide(start, &view, ret_error);
+    if (status == GMS_OK)
+        status = share_snapshot(start, ret_error);
+    if (status == GMS_OK && start->rank == 0)
+        gms_log(GMS_LOG_NOTICE, "%s", start->decision.text);
+    if (status == GMS_OK && start->rank == 0 && start->decision.verdict != GMS_RECOVERY_FRESH)
+        report_state(start);
+    return status;
+}
+
+/* From here on this world's store is the one to go on from. */
 static gms_status open_rank(struct start *start, struct gms_error *ret_error)
 {
     const struct gms_config *config = start->config;
-    char path[GMS_RUN_PATH_BYTES];
-    gms_status status =
-        gms_keeper_connect(config->run_dir, start->world, start->rank, config->ranks, &start->keeper, ret_error);
+    gms_status status = GMS_OK;
+    if (start->store == NULL) /* what it was cannot be used, and the group goes on without it */
+        status = open_store(start, true, ret_error);
     if (status != GMS_OK)
         return status;
-    status = gms_run_dir_path(config->run_dir, "store.", (int32_t)start->rank, path, ret_error);
+    if (start->decision.verdict != GMS_RECOVERY_FRESH) {
+        uint64_t number = 0;
+        status = gms_store_commit(start->store, NULL, 0, start->snapshot, start->snapshot_bytes, &number, ret_error);
+        if (status == GMS_OK)
+            status = gms_keeper_mirror(&start->keeper, number, ret_error);
+    }
     if (status != GMS_OK)
         return status;
-    const struct gms_store_options store = {
-        .path = path, .world = start->world, .keeper = start->keeper.keeper, .fresh = start->arguments->fresh};
-    status = gms_store_open(&store, &start->store, ret_error);
-    if (status != GMS_OK)
-        return status;
-    if (gms_store_note(start->store)[0] != '\0')
-        gms_log(GMS_LOG_NOTICE, "%s", gms_store_note(start->store));
     const struct gms_daemon_options daemon = {.config = config,
                                               .round = start->round,
                                               .keeper = &start->keeper,
+                                              .copies = start->copies,
                                               .store = start->store,
-                                              .world = start->world};
+                                              .world = start->world,
+                                              .verdict = start->decision.verdict,
+                                              .snapshot = start->snapshot,
+                                              .snapshot_bytes = start->snapshot_bytes};
     return gms_daemon_open(&daemon, &start->daemon, ret_error);
 }
 
@@ -270,6 +476,8 @@ static gms_status start_together(struct start *start, struct gms_error *ret_erro
     if (status == GMS_OK)
         status = choose_world(start, ret_error);
     if (status == GMS_OK)
+        status = look_and_decide(start, ret_error);
+    if (status == GMS_OK)
         status = together(start, open_rank, ret_error);
     if (status == GMS_OK)
         status = together(start, connect_rank, ret_error);
@@ -280,7 +488,9 @@ static void close_rank(struct start *start)
 {
     gms_daemon_close(start->daemon);
     gms_store_close(start->store);
+    gms_copies_close(start->copies);
     gms_keeper_disconnect(&start->keeper);
+    free(start->snapshot);
 }
 
 static void give_up_on_finalize(int number)

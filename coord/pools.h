@@ -24,19 +24,20 @@
 #include "round_mpi.h"
 #include "sessions.h"
 
-struct gms_keeper_client;
+struct gms_copies;
+struct gms_core;
 struct gms_pools;
 
 struct gms_pools_options {
     const char *deployment; /* borrowed for the call; part of the memory's label */
     uint32_t rank;
     uint64_t world, capacity_bytes;
-    struct gms_keeper_client *keeper; /* borrowed; NULL: nobody keeps copies (tests) */
+    struct gms_copies *copies; /* borrowed; NULL: nobody keeps copies (tests) */
 };
 
 gms_status gms_pools_open(const struct gms_pools_options *options, struct gms_pools **ret_pools,
                           struct gms_error *ret_error);
-void gms_pools_close(struct gms_pools *pools); /* NULL allowed; the keeper's copies stay */
+void gms_pools_close(struct gms_pools *pools); /* NULL allowed; copies stay */
 
 /* Who asks. */
 struct gms_pools_caller {
@@ -54,8 +55,8 @@ gms_status gms_pools_prepare(struct gms_pools *pools, const struct gms_pools_cal
                              const struct gms_call *call, uint32_t pool_index, bool create, uint64_t ret_detail[2],
                              struct gms_error *ret_error);
 
-/* Makes it final. Errors: DIVERGED (nothing was prepared: the rank must restart), BUSY (published, but not frozen
- * yet because somebody holds a writable mapping). */
+/* Makes it final; again changes nothing. Errors: DIVERGED (neither prepared nor done: the rank must restart), BUSY
+ * (published, but not frozen yet because somebody holds a writable mapping). */
 gms_status gms_pools_commit(struct gms_pools *pools, const struct gms_pools_caller *caller,
                             const struct gms_outcome *outcome, const char *pool_name, struct gms_error *ret_error);
 
@@ -64,8 +65,15 @@ void gms_pools_abort(struct gms_pools *pools, uint32_t engine);
 /* What is to be forgotten of an incarnation that is retired everywhere and no longer a source. */
 void gms_pools_forget(struct gms_pools *pools, uint64_t incarnation);
 
-/* Leaves copies of everything with a keeper that has none. */
-void gms_pools_keep_all(struct gms_pools *pools);
+/*
+ * Takes up what the copies hold: pools, manifests, directories, and what was prepared. What cannot be read is logged
+ * and dropped. Then the core's actions may come (commit, abort), and at last gms_pools_reconcile.
+ */
+gms_status gms_pools_restore(struct gms_pools *pools, struct gms_error *ret_error);
+/* Drops what the core does not know: pools it has not, directories of incarnations that are neither in an engine slot
+ * nor the writer, what was prepared. IN_DOUBT: the core has a pool, or an attached KV pool without a directory, that is
+ * not here. */
+gms_status gms_pools_reconcile(struct gms_pools *pools, const struct gms_core *core, struct gms_error *ret_error);
 
 struct gms_pool_view {
     const char *name; /* all borrowed, until the next commit */

@@ -156,6 +156,9 @@ static void transfer(struct gms_daemon *daemon, struct gms_client *client, const
         event.transfer_dispatch.session = client->id;
         event.transfer_dispatch.id = message->transfer.id;
         event.transfer_dispatch.part_count = message->transfer.part_count;
+        event.transfer_dispatch.again = message->transfer.again != 0;
+        event.transfer_dispatch.ended_mask = message->transfer.ended_mask;
+        event.transfer_dispatch.failed_mask = message->transfer.failed_mask;
         client->transfer_request = message->request_id;
     } else if (message->type == GMS_MESSAGE_TRANSFER_END) {
         event.type = GMS_EVENT_TRANSFER_END_PART;
@@ -202,6 +205,9 @@ static void engine_said(struct gms_daemon *daemon, struct gms_client *client, st
             return;
         }
         copy_text(client->endpoint, sizeof client->endpoint, &message->ready.endpoint);
+        struct gms_member *member = gms_members_find(daemon->members, client->incarnation);
+        if (member != NULL)
+            gms_member_set_endpoint(member, client->endpoint);
         gms_daemon_push_fact(daemon, client->engine_id, client->incarnation, GMS_FACT_READY);
     } else if (message->type == GMS_MESSAGE_LEAVING) {
         if (check_incarnation(client, id, message->plain.incarnation))
@@ -255,6 +261,7 @@ static void exec_said(struct gms_daemon *daemon, struct gms_client *client, stru
     else
         gms_sessions_set_container(daemon->sessions, client->engine_id, &container);
     gms_sessions_answer(client, message->request_id, GMS_OK, "");
+    gms_daemon_tell_copies(daemon, client);
 }
 
 static void take_over_from(struct gms_daemon *daemon, struct gms_client *client, const struct gms_message *message)
@@ -312,6 +319,57 @@ void gms_daemon_received(void *context, struct gms_client *client, struct gms_me
     gms_daemon_run_events(daemon);
 }
 
+/* ------------------------------------------------------------------------------------------------ coming back -- */
+
+/* In time that does not depend on where they differ. */
+static bool secrets_equal(const uint8_t *a, const uint8_t *b)
+{
+    unsigned difference = 0;
+    for (size_t i = 0; i < GMS_SECRET_BYTES; i++)
+        difference |= (unsigned)(a[i] ^ b[i]);
+    return difference == 0;
+}
+
+gms_status gms_daemon_recognise(void *context, const struct gms_client *client, const struct gms_message *hello,
+                                bool *ret_contained, struct gms_error *ret_error)
+{
+    struct gms_daemon *daemon = context;
+    uint64_t incarnation = hello->hello.incarnation;
+    const struct gms_member *member = gms_members_find(daemon->members, incarnation);
+    if (member == NULL || member->engine != client->engine_id)
+        return gms_fail(ret_error, GMS_E_CONDEMNED,
+                        "incarnation %llu of engine %u does not belong to the group any more: it must end",
+                        (unsigned long long)incarnation, client->engine_id);
+    if (hello->hello.secret.length != GMS_SECRET_BYTES || !secrets_equal(hello->hello.secret.data, member->secret))
+        return gms_fail(ret_error, GMS_E_PERMISSION, "this is not the secret of incarnation %llu of engine %u",
+                        (unsigned long long)incarnation, client->engine_id);
+    /* A child of it has the secret too, and must not speak for it. */
+    if (hello->fd_count == 1 && gms_pidfd_pid(member->pidfd) > 0 && !gms_pidfd_same(member->pidfd, hello->fds[0]))
+        return gms_fail(ret_error, GMS_E_REFUSED, "incarnation %llu of engine %u joined as process %d, this is %d",
+                        (unsigned long long)incarnation, client->engine_id, (int)gms_pidfd_pid(member->pidfd),
+                        (int)gms_pidfd_pid(hello->fds[0]));
+    *ret_contained = member->container.kind != 0;
+    return GMS_OK;
+}
+
+void gms_daemon_attached(void *context, struct gms_client *client)
+{
+    struct gms_daemon *daemon = context;
+    struct gms_member *member = gms_members_find(daemon->members, client->incarnation);
+    struct gms_event event = {.type = GMS_EVENT_ATTACHED};
+    if (member == NULL)
+        return; /* it was recognised just now */
+    gms_member_set_present(member, true);
+    client->identity_digest = member->identity_digest;
+    snprintf(client->endpoint, sizeof client->endpoint, "%s", member->endpoint);
+    gms_log(GMS_LOG_NOTICE, "engine %u incarnation %llu (pid %d) is attached again", client->engine_id,
+            (unsigned long long)client->incarnation, (int)client->pid);
+    event.attached.engine = client->engine_id;
+    event.attached.incarnation = client->incarnation;
+    gms_daemon_push(daemon, &event);
+    gms_daemon_run_events(daemon);
+}
+
 void gms_daemon_gone(void *context, struct gms_client *client, const char *why)
 {
     struct gms_daemon *daemon = context;
@@ -320,16 +378,6 @@ void gms_daemon_gone(void *context, struct gms_client *client, const char *why)
     gms_log(GMS_LOG_NOTICE, "engine %u incarnation %llu (pid %d): %s%s", client->engine_id,
             (unsigned long long)client->incarnation, (int)client->pid, why,
             client->leaving ? ", after saying goodbye" : "");
-    if (client->incarnation == 0 && client->call.proposal.key.kind == GMS_OPERATION_JOIN) {
-        /* Its join may be decided yet: keep what names its process. */
-        struct gms_orphan *orphan = &daemon->orphans[client->engine_id];
-        gms_fd_close(&orphan->pidfd);
-        gms_container_close(&orphan->container);
-        *orphan = (struct gms_orphan){
-            .key = client->call.proposal.key, .pidfd = client->pidfd, .container = client->container};
-        client->pidfd = -1;
-        client->container = (struct gms_container){.guardian_fd = -1, .engine_fd = -1};
-    }
     if (client->incarnation != 0)
         gms_daemon_push_fact(daemon, client->engine_id, client->incarnation,
                              client->leaving ? GMS_FACT_LEFT : GMS_FACT_GONE);

@@ -175,11 +175,27 @@ gms_status gms_round_greatest(struct gms_round *round, uint64_t value, uint64_t 
 
 gms_status gms_round_share(struct gms_round *round, void *data, size_t bytes, struct gms_error *ret_error)
 {
+    return gms_round_share_from(round, 0, data, bytes, ret_error);
+}
+
+gms_status gms_round_gather(struct gms_round *round, const void *mine, size_t bytes, void *ret_all,
+                            struct gms_error *ret_error)
+{
+    if (bytes > INT_MAX)
+        return gms_fail(ret_error, GMS_E_INVALID, "%zu bytes to gather, the limit is %d", bytes, INT_MAX);
+    MPI_Request request;
+    int code = MPI_Iallgather(mine, (int)bytes, MPI_BYTE, ret_all, (int)bytes, MPI_BYTE, round->communicator, &request);
+    return wait_for(round, code, &request, "the exchange of what each rank has", ret_error);
+}
+
+gms_status gms_round_share_from(struct gms_round *round, uint32_t root, void *data, size_t bytes,
+                                struct gms_error *ret_error)
+{
     if (bytes > INT_MAX)
         return gms_fail(ret_error, GMS_E_INVALID, "%zu bytes to share, the limit is %d", bytes, INT_MAX);
     MPI_Request request;
-    int code = MPI_Ibcast(data, (int)bytes, MPI_BYTE, 0, round->communicator, &request);
-    gms_status status = wait_for(round, code, &request, "the broadcast of rank 0's settings", ret_error);
+    int code = MPI_Ibcast(data, (int)bytes, MPI_BYTE, (int)root, round->communicator, &request);
+    gms_status status = wait_for(round, code, &request, "the broadcast of what all ranks must have", ret_error);
     if (status != GMS_OK)
         return status;
     uint64_t least = 0, greatest = 0;
@@ -188,7 +204,7 @@ gms_status gms_round_share(struct gms_round *round, void *data, size_t bytes, st
         return status;
     if (least != greatest)
         return gms_fail(ret_error, GMS_E_DIVERGED,
-                        "the ranks received different settings (digests %016llx and %016llx): are all started from "
+                        "the ranks received different bytes (digests %016llx and %016llx): are all started from "
                         "one installation?",
                         (unsigned long long)least, (unsigned long long)greatest);
     return GMS_OK;

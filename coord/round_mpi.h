@@ -39,6 +39,15 @@ void gms_round_set_deadline(struct gms_round *round, uint64_t timeout_ns, gms_ro
  * received something else). */
 gms_status gms_round_share(struct gms_round *round, void *data, size_t bytes, struct gms_error *ret_error);
 
+/* The same from rank `root`. `bytes` equal on all ranks. */
+gms_status gms_round_share_from(struct gms_round *round, uint32_t root, void *data, size_t bytes,
+                                struct gms_error *ret_error);
+
+/* Everybody's `bytes` (equal on all ranks) at `mine`, in order of ranks into ret_all. Errors: ROUND_TIMEOUT, PEER_LOST,
+ * INVALID. */
+gms_status gms_round_gather(struct gms_round *round, const void *mine, size_t bytes, void *ret_all,
+                            struct gms_error *ret_error);
+
 /*
  * Everybody brings how it fared (`mine`, status OK or an error with its text); all get the error of the lowest rank
  * that failed, with `rank` set, or OK. Errors of the exchange itself: ROUND_TIMEOUT, PEER_LOST.

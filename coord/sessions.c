@@ -160,6 +160,14 @@ struct gms_client *gms_sessions_engine(struct gms_sessions *sessions, uint32_t e
     return NULL;
 }
 
+struct gms_client *gms_sessions_next(struct gms_sessions *sessions, const struct gms_client *after)
+{
+    struct gms_client *client = after != NULL ? after->next : sessions->clients;
+    while (client != NULL && client->doomed)
+        client = client->next;
+    return client;
+}
+
 uint32_t gms_sessions_count(const struct gms_sessions *sessions)
 {
     return sessions->count;
@@ -270,7 +278,7 @@ static void refuse(struct gms_client *client, uint32_t request_id, gms_status st
 }
 
 /* Is the pidfd that came with HELLO the process at the other end of the socket? */
-static gms_status check_process(struct gms_sessions *sessions, struct gms_client *client,
+static gms_status check_process(struct gms_sessions *sessions, struct gms_client *client, bool contained,
                                 const struct gms_message *hello, struct gms_error *ret_error)
 {
     if (hello->fd_count != 1)
@@ -281,7 +289,7 @@ static gms_status check_process(struct gms_sessions *sessions, struct gms_client
     pid_t pid = gms_pidfd_pid(hello->fds[0]);
     if (pid > 0 && pid == client->pid)
         return GMS_OK;
-    if (sessions->containers[client->engine_id].kind != 0)
+    if (contained || sessions->containers[client->engine_id].kind != 0)
         return GMS_OK; /* its cohort is known by its container, whatever the numbers say here */
     return gms_fail(ret_error, GMS_E_REFUSED,
                     "HELLO's pidfd names pid %d, the socket's other end is pid %d: this engine rank lives in a PID "
@@ -301,9 +309,15 @@ static gms_status greet_engine(struct gms_client *client, struct gms_message *he
     struct gms_container *container = &sessions->containers[client->engine_id];
     if (container->kind != 0 && gms_pidfd_ended(container->guardian_fd))
         gms_container_close(container); /* of an earlier try */
-    gms_status status = check_process(sessions, client, hello, ret_error);
+    gms_status status = GMS_OK;
+    bool contained = false;
+    if (hello->hello.incarnation != 0)
+        status = sessions->options.recognise(sessions->options.context, client, hello, &contained, ret_error);
+    if (status == GMS_OK)
+        status = check_process(sessions, client, contained, hello, ret_error);
     if (status != GMS_OK)
         return status;
+    client->incarnation = hello->hello.incarnation;
     client->pidfd = hello->fds[0];
     hello->fds[0] = -1;
     client->container = *container;
@@ -363,6 +377,8 @@ static void greet(struct gms_client *client, struct gms_message *message)
     welcome.welcome.operation_timeout_ms = options->operation_timeout_ms;
     welcome.welcome.version = (struct gms_bytes){GMS_VERSION, (uint32_t)strlen(GMS_VERSION)};
     gms_sessions_send(client, &welcome);
+    if (client->incarnation != 0)
+        options->attached(options->context, client);
 }
 
 /* Handles what has arrived, at most `limit` messages, so that one busy client does not hold up the others. */

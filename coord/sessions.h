@@ -66,6 +66,7 @@ struct gms_client {
     uint64_t incarnation;     /* 0 until joined */
     uint64_t identity_digest; /* of its KV, as it said when it joined */
     bool leaving, condemned;
+    bool has_copies; /* exec: it was sent the whole list, and is told of every change */
     struct gms_call call;
     char endpoint[256];
     uint32_t transfer_request; /* the DISPATCH or END that is being answered */
@@ -94,6 +95,12 @@ struct gms_sessions_options {
     /* A greeted client said something. `message` and its descriptors are borrowed: what the handler takes it replaces
      * by -1. */
     void (*received)(void *context, struct gms_client *client, struct gms_message *message);
+    /* An engine rank says that it joined before, as `incarnation`, with `secret` (`hello` has the rest). OK: it is whom
+     * it says, *ret_contained tells whether its cohort is known by its container. Else the words for it. */
+    gms_status (*recognise)(void *context, const struct gms_client *client, const struct gms_message *hello,
+                            bool *ret_contained, struct gms_error *ret_error);
+    /* It has been greeted; client->incarnation is set. */
+    void (*attached)(void *context, struct gms_client *client);
     /* A greeted client is no more (`why` for the log); its fields are valid during the call and may be moved out. */
     void (*gone)(void *context, struct gms_client *client, const char *why);
     void *context;
@@ -107,6 +114,9 @@ void gms_sessions_close(struct gms_sessions *sessions); /* NULL allowed; `gone` 
 struct gms_client *gms_sessions_find(struct gms_sessions *sessions, uint64_t id); /* NULL: gone */
 struct gms_client *gms_sessions_engine(struct gms_sessions *sessions, uint32_t engine_id);
 uint32_t gms_sessions_count(const struct gms_sessions *sessions);
+
+/* Oldest last; NULL after the last. Do not end sessions meanwhile. */
+struct gms_client *gms_sessions_next(struct gms_sessions *sessions, const struct gms_client *after);
 
 /* What gms-exec said about the next cohort of `engine_id`; descriptors are moved in. */
 void gms_sessions_set_container(struct gms_sessions *sessions, uint32_t engine_id, struct gms_container *container);

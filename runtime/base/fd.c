@@ -14,6 +14,7 @@
 #include <sys/pidfd.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -170,6 +171,19 @@ pid_t gms_pidfd_pid(int pidfd)
         }
     }
     return pid < 0 ? -1 : pid;
+}
+
+bool gms_pidfd_same(int a, int b)
+{
+    enum { PID_FILE_SYSTEM = 0x50494446 }; /* linux/magic.h of 6.9 and later: each process has its own inode there */
+    pid_t pid_a = gms_pidfd_pid(a), pid_b = gms_pidfd_pid(b);
+    struct stat status_a, status_b;
+    struct statfs system;
+
+    if (pid_a > 0 || pid_b > 0)
+        return pid_a == pid_b;
+    return fstatfs(a, &system) == 0 && system.f_type == PID_FILE_SYSTEM && fstat(a, &status_a) == 0 &&
+           fstat(b, &status_b) == 0 && status_a.st_dev == status_b.st_dev && status_a.st_ino == status_b.st_ino;
 }
 
 bool gms_pidfd_signal(int pidfd, int signal)

@@ -9,12 +9,9 @@
 #include <sys/pidfd.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/fd.h"
-
-enum { PID_FILE_SYSTEM = 0x50494446 }; /* linux/magic.h of 6.9 and later: each process has its own inode there */
 
 bool worlds_is_pidfd(int fd)
 {
@@ -24,19 +21,6 @@ bool worlds_is_pidfd(int fd)
         return false;
     /* EINVAL: a process outside our PID namespace. We cannot end it, but we can see it end. */
     return pidfd_send_signal(fd, 0, NULL, 0) == 0 || errno == ESRCH || errno == EPERM || errno == EINVAL;
-}
-
-static bool same_process(int a, int b)
-{
-    pid_t pid_a = gms_pidfd_pid(a), pid_b = gms_pidfd_pid(b);
-    struct stat status_a, status_b;
-    struct statfs system;
-
-    if (pid_a > 0 || pid_b > 0)
-        return pid_a == pid_b;
-    /* Outside our PID namespace: only a kernel that gives each process an inode can tell. */
-    return fstatfs(a, &system) == 0 && system.f_type == PID_FILE_SYSTEM && fstat(a, &status_a) == 0 &&
-           fstat(b, &status_b) == 0 && status_a.st_dev == status_b.st_dev && status_a.st_ino == status_b.st_ino;
 }
 
 static gms_status make_token(uint64_t *ret_token, struct gms_error *ret_error)
@@ -133,7 +117,7 @@ gms_status worlds_ask(struct worlds *worlds, uint64_t world, uint32_t rank, int 
         seat_holder(seat, world, token, pidfd, pid);
         return GMS_OK;
     }
-    if (same_process(seat->pidfd, pidfd)) { /* it connected anew, or moves itself to a newer world */
+    if (gms_pidfd_same(seat->pidfd, pidfd)) { /* it connected anew, or moves itself to a newer world */
         seat_holder(seat, world, seat->token != 0 && world == seat->world ? seat->token : token, pidfd, pid);
         return GMS_OK;
     }
