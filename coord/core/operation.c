@@ -117,7 +117,7 @@ static bool key_is_wellformed(struct gms_core *core, uint32_t engine, uint64_t s
 static void answer_decided(struct gms_core *core, uint32_t engine, uint64_t session,
                            const struct gms_operation_key *key, const struct gms_core_decided *decided)
 {
-    const struct gms_core_engine *slot = &core->engines[engine];
+    struct gms_core_engine *slot = &core->engines[engine];
 
     for (unsigned i = 0; decided->ticket && i < GMS_CORE_STORES; i++) {
         if (core->stores[i].ticket == decided->ticket) {
@@ -138,6 +138,8 @@ static void answer_decided(struct gms_core *core, uint32_t engine, uint64_t sess
         gms_text_add(&text, ", which is condemned; start it again under a new launch");
         return;
     }
+    if (key->kind == GMS_OPERATION_JOIN && decided->outcome.status == GMS_OK)
+        slot->reattach_report_ns = UINT64_MAX; /* it is here */
     struct gms_action *action = gms_core_emit(core, GMS_ACTION_REPLY);
     action->reply.session = session;
     action->reply.outcome = decided->outcome;
@@ -206,6 +208,7 @@ void gms_core_propose(struct gms_core *core, uint32_t engine, uint64_t session, 
         action->reply.session = session;
         action->reply.outcome = gms_core_outcome(core, key, GMS_OK, -1);
         action->reply.outcome.incarnation = slot->incarnation;
+        slot->reattach_report_ns = UINT64_MAX;
         return;
     }
     if (!key_is_next(core, engine, session, key))

@@ -190,7 +190,7 @@ static void salvage(struct gms_core *core)
     core->serving = core->successor = -1;
     core->writer = 0;
     core->writer_engine = 0;
-    core->takeover = GMS_TAKEOVER_VACANT;
+    core->takeover = GMS_TAKEOVER_VACANT; /* and the first round sees whom to wait for */
     for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++) {
         struct gms_core_engine *slot = &core->engines[e];
 
@@ -201,7 +201,6 @@ static void salvage(struct gms_core *core)
             continue;
         slot->role = GMS_ROLE_CONDEMNED;
         slot->may_write = true;
-        core->takeover = GMS_TAKEOVER_FENCING;
     }
     for (uint32_t i = 0; i < GMS_CORE_MAX_POOLS; i++) {
         struct gms_core_pool *pool = &core->pools[i];

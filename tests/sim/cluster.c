@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cluster.h"
+#include "checks.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,8 +22,11 @@ struct cluster *cluster_new(const struct gms_core_options *options)
     cluster->items = calloc(CLUSTER_ITEMS, sizeof *cluster->items);
     cluster->decided = calloc(CLUSTER_DECIDED, sizeof *cluster->decided);
     cluster->stores = calloc(cluster->store_capacity, sizeof *cluster->stores);
-    bool ok =
-        cluster->actions && cluster->items && cluster->decided && cluster->stores && cluster->ranks <= CLUSTER_RANKS;
+    cluster->effects = calloc(CLUSTER_DECIDED, sizeof *cluster->effects);
+    cluster->worlds = 1;
+    memset(cluster->actions_left, 0xff, sizeof cluster->actions_left);
+    bool ok = cluster->actions && cluster->items && cluster->decided && cluster->stores && cluster->effects &&
+              cluster->ranks <= CLUSTER_RANKS;
     for (uint32_t r = 0; ok && r < cluster->ranks; r++) {
         struct gms_core_options own = *options;
         void *memory = aligned_alloc(16, (gms_core_bytes() + 15) / 16 * 16);
@@ -43,8 +46,11 @@ void cluster_free(struct cluster *cluster)
 {
     if (!cluster)
         return;
-    for (uint32_t r = 0; r < CLUSTER_RANKS; r++)
+    for (uint32_t r = 0; r < CLUSTER_RANKS; r++) {
         free(cluster->cores[r]);
+        cluster_disk_free(&cluster->disks[r]);
+    }
+    free(cluster->effects);
     free(cluster->stores);
     free(cluster->decided);
     free(cluster->trace);
@@ -74,175 +80,6 @@ void cluster_add(struct cluster *cluster, enum cluster_item_kind kind, uint32_t 
     cluster->items[cluster->item_count++] = (struct cluster_item){kind, rank, *event};
 }
 
-/* ------------------------------------------------------------------------------------------------- checks ----- */
-
-static bool keys_equal(const struct gms_operation_key *a, const struct gms_operation_key *b)
-{
-    return a->incarnation == b->incarnation && a->launch == b->launch && a->sequence == b->sequence &&
-           a->kind == b->kind;
-}
-
-static uint64_t little_endian(const uint8_t *bytes, unsigned count)
-{
-    uint64_t value = 0;
-
-    for (unsigned i = 0; i < count; i++)
-        value |= (uint64_t)bytes[i] << (8 * i);
-    return value;
-}
-
-static void note_store(struct cluster *cluster, uint32_t rank, const struct gms_action *action)
-{
-    const uint8_t *payload = action->store.payload;
-
-    if (cluster->store_count == cluster->store_capacity) {
-        cluster_fail(cluster, "more than %u records", cluster->store_capacity);
-        return;
-    }
-    uint32_t at = cluster->store_count++;
-    cluster->stores[at].rank = rank;
-    cluster->stores[at].kind = action->store.kind;
-    cluster->stores[at].ticket = action->store.ticket;
-    cluster->stores[at].stored = false;
-    cluster->stores[at].incarnation = little_endian(payload + 24, 8);
-    if (action->store.bytes < 44 || action->store.bytes > GMS_STORE_PAYLOAD_BYTES)
-        cluster_fail(cluster, "record of %u bytes", action->store.bytes);
-    if (little_endian(payload, 8) != cluster->options.world)
-        cluster_fail(cluster, "record of another world");
-    memset(&cluster->stores[at].key, 0, sizeof cluster->stores[at].key);
-    if (action->store.kind == GMS_STORE_PREPARED || action->store.kind == GMS_STORE_OUTCOME) {
-        cluster->stores[at].key.incarnation = little_endian(payload + 44, 8);
-        cluster->stores[at].key.launch = little_endian(payload + 52, 8);
-        cluster->stores[at].key.sequence = (uint32_t)little_endian(payload + 60, 4);
-        cluster->stores[at].key.kind = (uint32_t)little_endian(payload + 64, 4);
-    }
-}
-
-static bool is_stored(const struct cluster *cluster, uint32_t rank, enum gms_store_kind kind, uint64_t incarnation,
-                      const struct gms_operation_key *key)
-{
-    for (uint32_t i = cluster->store_count; i-- > 0;)
-        if (cluster->stores[i].stored && cluster->stores[i].rank == rank && cluster->stores[i].kind == kind &&
-            (key ? keys_equal(key, &cluster->stores[i].key) : cluster->stores[i].incarnation == incarnation))
-            return true;
-    return false;
-}
-
-static void must_be_stored(struct cluster *cluster, uint32_t rank, enum gms_action_type type, enum gms_store_kind kind,
-                           uint64_t incarnation, const struct gms_operation_key *key)
-{
-    if (!is_stored(cluster, rank, kind, incarnation, key))
-        cluster_fail(cluster, "rank %u: %s before its record (kind %u) is stored", rank, cluster_action_name(type),
-                     (unsigned)kind);
-}
-
-/* Same key, same outcome, on every rank, also for late askers. */
-static void check_outcome(struct cluster *cluster, uint32_t rank, uint32_t engine, const struct gms_outcome *outcome)
-{
-    for (uint32_t i = 0; i < cluster->decided_count; i++) {
-        struct gms_outcome *known = &cluster->decided[i].outcome;
-
-        if (cluster->decided[i].engine != engine || !keys_equal(&known->key, &outcome->key))
-            continue;
-        if (known->status != outcome->status || known->incarnation != outcome->incarnation ||
-            known->epoch != outcome->epoch || known->rank != outcome->rank || known->created != outcome->created ||
-            known->freed != outcome->freed || known->pool_index != outcome->pool_index ||
-            known->pool_state != outcome->pool_state || known->adopted != outcome->adopted ||
-            strcmp(known->text, outcome->text) != 0)
-            cluster_fail(cluster, "rank %u: outcome %d '%s' but another rank was told %d '%s'", rank, outcome->status,
-                         outcome->text, known->status, known->text);
-        cluster->decided[i].told_ranks |= UINT64_C(1) << rank;
-        return;
-    }
-    if (cluster->decided_count == CLUSTER_DECIDED) {
-        cluster_fail(cluster, "more than %u outcomes", CLUSTER_DECIDED);
-        return;
-    }
-    cluster->decided[cluster->decided_count].engine = engine;
-    cluster->decided[cluster->decided_count].outcome = *outcome;
-    cluster->decided[cluster->decided_count++].told_ranks = UINT64_C(1) << rank;
-}
-
-static bool incarnation_fits(struct cluster *cluster, uint64_t incarnation, uint32_t engine)
-{
-    if (!incarnation || incarnation >= CLUSTER_INCARNATIONS) {
-        cluster_fail(cluster, "incarnation %llu", (unsigned long long)incarnation);
-        return false;
-    }
-    cluster->incarnations[incarnation].used = true;
-    cluster->incarnations[incarnation].engine = engine;
-    return true;
-}
-
-/* This rank knows of nothing that forbids what it tells the engine. */
-static void check_role(struct cluster *cluster, uint32_t rank, const struct gms_action *action, enum gms_role role)
-{
-    struct gms_core_view view = cluster_look(cluster, rank);
-    const struct gms_core_engine_view *engine = &view.engines[action->promote.engine];
-
-    if (engine->incarnation != action->promote.incarnation || engine->role != role)
-        cluster_fail(cluster, "rank %u: %s for incarnation %llu, but the slot holds %llu in role %d", rank,
-                     cluster_action_name(action->type), (unsigned long long)action->promote.incarnation,
-                     (unsigned long long)engine->incarnation, engine->role);
-}
-
-static void check_promote(struct cluster *cluster, uint32_t rank, const struct gms_action *action)
-{
-    uint64_t everyone = (UINT64_C(1) << cluster->ranks) - 1, incarnation = action->promote.incarnation;
-
-    must_be_stored(cluster, rank, action->type, GMS_STORE_EPOCH, incarnation, NULL);
-    check_role(cluster, rank, action, GMS_ROLE_PROMOTED);
-    if (!incarnation_fits(cluster, incarnation, action->promote.engine))
-        return;
-    for (uint64_t i = 1; i < CLUSTER_INCARNATIONS; i++) {
-        if (i == incarnation || !cluster->incarnations[i].promoted)
-            continue;
-        if (cluster->incarnations[i].retired_ranks != everyone)
-            cluster_fail(cluster, "rank %u: incarnation %llu promoted before %llu is retired on all ranks", rank,
-                         (unsigned long long)incarnation, (unsigned long long)i);
-        if (cluster->incarnations[i].epoch >= action->promote.epoch)
-            cluster_fail(cluster, "rank %u: incarnation %llu promoted under an epoch that was used", rank,
-                         (unsigned long long)incarnation);
-    }
-    if (action->promote.source && cluster->incarnations[incarnation].classified_ranks != everyone)
-        cluster_fail(cluster, "rank %u: incarnation %llu promoted before it is classified on all ranks", rank,
-                     (unsigned long long)incarnation);
-    if (cluster->incarnations[incarnation].promoted &&
-        (cluster->incarnations[incarnation].epoch != action->promote.epoch ||
-         cluster->incarnations[incarnation].source != action->promote.source))
-        cluster_fail(cluster, "rank %u: incarnation %llu promoted with another epoch or source than elsewhere", rank,
-                     (unsigned long long)incarnation);
-    cluster->incarnations[incarnation].promoted = true;
-    cluster->incarnations[incarnation].epoch = action->promote.epoch;
-    cluster->incarnations[incarnation].source = action->promote.source;
-}
-
-static void check_serving(struct cluster *cluster, uint32_t rank, const struct gms_action *action)
-{
-    must_be_stored(cluster, rank, action->type, GMS_STORE_SERVING, action->promote.incarnation, NULL);
-    check_role(cluster, rank, action, GMS_ROLE_SERVING);
-    for (uint32_t i = 0; i < cluster->served_count; i++) {
-        if (cluster->served[i].epoch != action->promote.epoch)
-            continue;
-        if (cluster->served[i].incarnation != action->promote.incarnation)
-            cluster_fail(cluster, "rank %u: two serve in epoch %llu", rank, (unsigned long long)action->promote.epoch);
-        return;
-    }
-    if (cluster->served_count == CLUSTER_INCARNATIONS) {
-        cluster_fail(cluster, "too many epochs");
-        return;
-    }
-    cluster->served[cluster->served_count].epoch = action->promote.epoch;
-    cluster->served[cluster->served_count++].incarnation = action->promote.incarnation;
-}
-
-static void check_ballot(struct cluster *cluster, uint32_t rank, const struct gms_ballot *ballot)
-{
-    for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++)
-        if (ballot->proposals[e].prepared)
-            must_be_stored(cluster, rank, GMS_ACTION_ENTER_ROUND, GMS_STORE_PREPARED, 0, &ballot->proposals[e].least);
-}
-
 /* ------------------------------------------------------------------------------------------------- drivers ---- */
 
 static void enter_round(struct cluster *cluster, uint32_t rank, const struct gms_ballot *ballot)
@@ -251,7 +88,6 @@ static void enter_round(struct cluster *cluster, uint32_t rank, const struct gms
 
     if (cluster->in_round[rank] || cluster->in_bulk[rank])
         cluster_fail(cluster, "rank %u enters a round while it is in another or in a bulk", rank);
-    check_ballot(cluster, rank, ballot);
     cluster->in_round[rank] = true;
     cluster->entered[rank] = *ballot;
     if (--cluster->round_waits)
@@ -279,7 +115,7 @@ static void enter_bulk(struct cluster *cluster, uint32_t rank, const struct gms_
     for (uint32_t r = 0; r < cluster->ranks; r++) {
         struct gms_event event = {.type = GMS_EVENT_BULK_DONE};
 
-        if (!keys_equal(&cluster->bulk[r].bulk.key, &action->bulk.key))
+        if (!cluster_keys_equal(&cluster->bulk[r].bulk.key, &action->bulk.key))
             cluster_fail(cluster, "ranks are in different bulks");
         event.bulk.engine = action->bulk.engine;
         event.bulk.key = action->bulk.key;
@@ -319,227 +155,130 @@ static void act(struct cluster *cluster, uint32_t rank, const struct gms_action 
         enter_round(cluster, rank, action->ballot);
         break;
     case GMS_ACTION_STORE:
-        note_store(cluster, rank, action);
         event.type = cluster->store_fails[rank] ? GMS_EVENT_STORE_FAILED : GMS_EVENT_STORED;
         event.ticket = action->store.ticket;
         cluster_add(cluster, CLUSTER_STORE, rank, &event);
         break;
     case GMS_ACTION_PREPARE:
-        must_be_stored(cluster, rank, action->type, GMS_STORE_PREPARED, 0, &action->prepare.proposal.key);
         event.type = GMS_EVENT_PREPARED;
         event.prepared.engine = action->prepare.engine;
         event.prepared.key = action->prepare.proposal.key;
         event.prepared.status = cluster->prepare_status[rank];
         memcpy(event.prepared.detail, cluster->prepare_detail[rank], sizeof event.prepared.detail);
+        if (event.prepared.status == GMS_OK)
+            cluster_effect_prepared(cluster, rank, action->prepare.engine, &action->prepare.proposal.key);
         cluster_add(cluster, CLUSTER_PREPARE, rank, &event);
         break;
     case GMS_ACTION_COMMIT:
     case GMS_ACTION_ABORT:
-        must_be_stored(cluster, rank, action->type, GMS_STORE_OUTCOME, 0, &action->commit.outcome.key);
-        check_outcome(cluster, rank, action->commit.engine, &action->commit.outcome);
-        if ((action->type == GMS_ACTION_COMMIT) != (action->commit.outcome.status == GMS_OK))
-            cluster_fail(cluster, "rank %u: commit of a failure, or abort of a success", rank);
-        break;
-    case GMS_ACTION_REPLY:
-        if (action->reply.outcome.status == GMS_OK)
-            must_be_stored(cluster, rank, action->type, GMS_STORE_OUTCOME, 0, &action->reply.outcome.key);
-        if (!action->reply.session)
-            cluster_fail(cluster, "rank %u: reply to nobody", rank);
+        cluster_effect_decided(cluster, rank, action);
         break;
     case GMS_ACTION_BULK:
         enter_bulk(cluster, rank, action);
         break;
     case GMS_ACTION_FENCE:
-        must_be_stored(cluster, rank, action->type, GMS_STORE_CONDEMNED, action->fence.incarnation, NULL);
-        if (incarnation_fits(cluster, action->fence.incarnation, action->fence.engine))
-            cluster->incarnations[action->fence.incarnation].condemned = true;
         add_fact(cluster, CLUSTER_RETIRED, rank, action->fence.engine, action->fence.incarnation, GMS_FACT_RETIRED);
         break;
-    case GMS_ACTION_CLASSIFY: {
-        uint64_t source = action->classify.source;
-        if (source >= CLUSTER_INCARNATIONS || !(cluster->incarnations[source].retired_ranks >> rank & 1))
-            cluster_fail(cluster, "rank %u: classify of %llu, which is not retired there", rank,
-                         (unsigned long long)source);
+    case GMS_ACTION_CLASSIFY:
         add_fact(cluster, CLUSTER_CLASSIFIED, rank, action->classify.engine, action->classify.incarnation,
                  GMS_FACT_CLASSIFIED);
-        break;
-    }
-    case GMS_ACTION_PROMOTE:
-        check_promote(cluster, rank, action);
-        break;
-    case GMS_ACTION_SERVING:
-        check_serving(cluster, rank, action);
-        break;
-    case GMS_ACTION_CONDEMNED:
-        must_be_stored(cluster, rank, action->type, GMS_STORE_CONDEMNED, action->promote.incarnation, NULL);
         break;
     case GMS_ACTION_SHUTDOWN:
         cluster->shut_down[rank] = true;
         break;
-    case GMS_ACTION_FORGET:
-    case GMS_ACTION_TRANSFER_ANSWER:
-    case GMS_ACTION_TRANSFER_DONE:
-    case GMS_ACTION_TRANSFER_STALLED:
-    case GMS_ACTION_NOTE:
-    case GMS_ACTION_TYPE_COUNT:
-        break;
     case GMS_ACTION_RESTART:
-        if (!cluster->may_restart)
+        if (cluster->may_restart || (cluster->store_may_fail && action->note.status == GMS_E_STORE))
+            cluster->dead[rank] = true;
+        else
             cluster_fail(cluster, "rank %u restarts: %s", rank, action->note.text);
         break;
-    }
-}
-
-static void print_action(const struct cluster *cluster, uint32_t rank, const struct gms_action *action)
-{
-    printf("%6llu rank %u: %s", (unsigned long long)cluster->steps, rank, cluster_action_name(action->type));
-    switch (action->type) {
-    case GMS_ACTION_RING:
-        printf(" %llu", (unsigned long long)action->round);
-        break;
-    case GMS_ACTION_ENTER_ROUND:
-        printf(" %llu", (unsigned long long)action->ballot->round_least);
-        break;
-    case GMS_ACTION_STORE:
-        printf(" kind %u ticket %llu", (unsigned)action->store.kind, (unsigned long long)action->store.ticket);
-        break;
-    case GMS_ACTION_COMMIT:
-    case GMS_ACTION_ABORT:
-        printf(" engine %u %s: %d %s", action->commit.engine,
-               gms_operation_name((enum gms_operation)action->commit.outcome.key.kind), action->commit.outcome.status,
-               action->commit.outcome.text);
-        break;
     case GMS_ACTION_REPLY:
-        printf(" session %llu: %d %s", (unsigned long long)action->reply.session, action->reply.outcome.status,
-               action->reply.outcome.text);
-        break;
-    case GMS_ACTION_PREPARE:
-        printf(" engine %u %s", action->prepare.engine,
-               gms_operation_name((enum gms_operation)action->prepare.proposal.key.kind));
-        break;
-    case GMS_ACTION_FENCE:
-        printf(" engine %u incarnation %llu", action->fence.engine, (unsigned long long)action->fence.incarnation);
-        break;
-    case GMS_ACTION_CLASSIFY:
-        printf(" engine %u incarnation %llu from %llu", action->classify.engine,
-               (unsigned long long)action->classify.incarnation, (unsigned long long)action->classify.source);
-        break;
     case GMS_ACTION_PROMOTE:
     case GMS_ACTION_SERVING:
     case GMS_ACTION_CONDEMNED:
     case GMS_ACTION_FORGET:
-        printf(" engine %u incarnation %llu epoch %llu source %llu", action->promote.engine,
-               (unsigned long long)action->promote.incarnation, (unsigned long long)action->promote.epoch,
-               (unsigned long long)action->promote.source);
-        break;
     case GMS_ACTION_TRANSFER_ANSWER:
     case GMS_ACTION_TRANSFER_DONE:
     case GMS_ACTION_TRANSFER_STALLED:
-        printf(" %d %s", action->transfer.status, action->transfer.text);
-        break;
     case GMS_ACTION_NOTE:
-    case GMS_ACTION_RESTART:
-        printf(" %d %s", action->note.status, action->note.text);
-        break;
-    case GMS_ACTION_BULK:
-    case GMS_ACTION_SHUTDOWN:
     case GMS_ACTION_TYPE_COUNT:
         break;
-    }
-    printf("\n");
-}
-
-/* The same state after the same round; ranks are at most one round apart. */
-static void check_digest(struct cluster *cluster, uint32_t rank)
-{
-    struct gms_core_view view;
-
-    gms_core_look(cluster->cores[rank], &view);
-    cluster->digests[rank][view.next_round % CLUSTER_ROUNDS] = view.state_digest;
-    for (uint32_t r = 0; r < cluster->ranks; r++) {
-        struct gms_core_view other;
-
-        gms_core_look(cluster->cores[r], &other);
-        if (other.next_round != view.next_round)
-            continue;
-        if (other.state_digest != view.state_digest || other.epoch != view.epoch || other.takeover != view.takeover ||
-            other.serving_engine != view.serving_engine || other.writer_incarnation != view.writer_incarnation)
-            cluster_fail(cluster, "ranks %u and %u differ in state before round %llu", rank, r,
-                         (unsigned long long)view.next_round);
     }
 }
 
 /* ------------------------------------------------------------------------------------------------- moving ----- */
 
-static void before_step(struct cluster *cluster, uint32_t rank, const struct gms_event *event)
+void cluster_act(struct cluster *cluster, uint32_t rank)
 {
-    switch (event->type) {
-    case GMS_EVENT_ROUND_DONE:
-        cluster->in_round[rank] = false;
-        break;
-    case GMS_EVENT_BULK_DONE:
-        cluster->in_bulk[rank] = false;
-        break;
-    case GMS_EVENT_STORED:
-        for (uint32_t i = 0; i < cluster->store_count; i++)
-            if (cluster->stores[i].rank == rank && cluster->stores[i].ticket == event->ticket)
-                cluster->stores[i].stored = true;
-        break;
-    case GMS_EVENT_FACT:
-        if (event->fact.incarnation >= CLUSTER_INCARNATIONS)
-            break;
-        if (event->fact.fact == GMS_FACT_RETIRED)
-            cluster->incarnations[event->fact.incarnation].retired_ranks |= UINT64_C(1) << rank;
-        if (event->fact.fact == GMS_FACT_CLASSIFIED)
-            cluster->incarnations[event->fact.incarnation].classified_ranks |= UINT64_C(1) << rank;
-        break;
-    case GMS_EVENT_TICK:
-    case GMS_EVENT_RUNG:
-    case GMS_EVENT_STORE_FAILED:
-    case GMS_EVENT_PROPOSE:
-    case GMS_EVENT_PREPARED:
-    case GMS_EVENT_SESSION_GONE:
-    case GMS_EVENT_ATTACHED:
-    case GMS_EVENT_TRANSFER_DISPATCH:
-    case GMS_EVENT_TRANSFER_END_PART:
-    case GMS_EVENT_TRANSFER_WAIT:
-    case GMS_EVENT_SHUTDOWN:
-    case GMS_EVENT_TYPE_COUNT:
-        break;
+    bool stores = false;
+
+    for (size_t i = 0; i < cluster->actions->count; i++) {
+        if (cluster->actions->items[i].type != GMS_ACTION_STORE)
+            continue;
+        if (!stores)
+            cluster_disk_begin(cluster, rank);
+        cluster_note_store(cluster, rank, &cluster->actions->items[i]);
+        stores = true;
     }
+    for (size_t i = 0; i < cluster->actions->count; i++) {
+        const struct gms_action *action = &cluster->actions->items[i];
+
+        if (!cluster->actions_left[rank]) {
+            cluster->dead[rank] = true;
+            return;
+        }
+        if (cluster->actions_left[rank] != UINT32_MAX)
+            cluster->actions_left[rank]--;
+        if (cluster->print_trace)
+            cluster_print_action(cluster, rank, action);
+        if (cluster->keep_trace && !cluster->trace)
+            cluster->trace = calloc(CLUSTER_TRACE, sizeof *cluster->trace);
+        if (cluster->keep_trace && cluster->trace && cluster->trace_count < CLUSTER_TRACE)
+            cluster->trace[cluster->trace_count++] = (struct cluster_trace){rank, cluster->steps, *action};
+        cluster_check_action(cluster, rank, action);
+        act(cluster, rank, action);
+        if (cluster->hook)
+            cluster->hook(cluster, rank, action);
+    }
+    if (!cluster->actions_left[rank])
+        cluster->dead[rank] = true;
 }
 
 void cluster_step(struct cluster *cluster, uint32_t rank, const struct gms_event *event)
 {
     struct gms_event own = *event;
 
-    if (cluster->fault[0])
+    if (cluster->fault[0] || cluster->dead[rank])
         return;
     own.now_ns = cluster->now_ns;
     cluster->steps++;
-    before_step(cluster, rank, &own);
-    gms_core_step(cluster->cores[rank], &own, cluster->actions);
-
-    for (size_t i = 0; i < cluster->actions->count; i++) {
-        const struct gms_action *action = &cluster->actions->items[i];
-
-        if (cluster->print_trace)
-            print_action(cluster, rank, action);
-        if (cluster->keep_trace && !cluster->trace)
-            cluster->trace = calloc(CLUSTER_TRACE, sizeof *cluster->trace);
-        if (cluster->keep_trace && cluster->trace && cluster->trace_count < CLUSTER_TRACE)
-            cluster->trace[cluster->trace_count++] = (struct cluster_trace){rank, cluster->steps, *action};
-        act(cluster, rank, action);
-        if (cluster->hook)
-            cluster->hook(cluster, rank, action);
+    if (own.type == GMS_EVENT_ROUND_DONE)
+        cluster->in_round[rank] = false;
+    if (own.type == GMS_EVENT_BULK_DONE) {
+        cluster->in_bulk[rank] = false;
+        if (own.bulk.status == GMS_OK)
+            cluster_effect_prepared(cluster, rank, own.bulk.engine, &own.bulk.key);
     }
-    check_digest(cluster, rank);
+    cluster_check_event(cluster, rank, &own);
+    gms_core_step(cluster->cores[rank], &own, cluster->actions);
+    cluster_act(cluster, rank);
+    cluster_check_digest(cluster, rank);
 }
 
 void cluster_deliver(struct cluster *cluster, uint32_t index)
 {
     struct cluster_item item = cluster->items[index];
 
+    if (item.kind == CLUSTER_STORE) { /* stores answer in order */
+        uint32_t first = 0;
+        while (cluster->items[first].kind != CLUSTER_STORE || cluster->items[first].rank != item.rank)
+            first++;
+        enum gms_event_type answer = item.event.type;
+        index = first;
+        item = cluster->items[first];
+        item.event.type = answer;
+        cluster_disk_answer(cluster, item.rank, &item.event);
+    }
     memmove(&cluster->items[index], &cluster->items[index + 1],
             (cluster->item_count - index - 1) * sizeof cluster->items[0]);
     cluster->item_count--;
@@ -694,15 +433,4 @@ uint32_t cluster_count(const struct cluster *cluster, uint32_t rank, enum gms_ac
 void cluster_forget_trace(struct cluster *cluster)
 {
     cluster->trace_count = 0;
-}
-
-const char *cluster_action_name(enum gms_action_type type)
-{
-    static const char *const names[GMS_ACTION_TYPE_COUNT] = {
-        "RING",      "ENTER_ROUND", "STORE",           "PREPARE",       "COMMIT",           "ABORT",
-        "REPLY",     "BULK",        "FENCE",           "CLASSIFY",      "PROMOTE",          "SERVING",
-        "CONDEMNED", "FORGET",      "TRANSFER_ANSWER", "TRANSFER_DONE", "TRANSFER_STALLED", "NOTE",
-        "RESTART",   "SHUTDOWN",
-    };
-    return (unsigned)type < GMS_ACTION_TYPE_COUNT ? names[type] : "?";
 }

@@ -6,8 +6,12 @@
  * get later. Whoever uses the cluster decides which item is delivered next: unit tests in order (cluster_settle), the
  * simulator at random. A round, or a bulk, becomes items only when every rank has entered it.
  *
- * After every step the cluster checks what must always hold (cluster_check in cluster.c lists it); a violation is kept
- * in `fault`, and nothing moves any more.
+ * Ranks die (cluster_kill) at any point between two actions, then the world ends (cluster_crash): of each rank's store
+ * what was acknowledged stays, and any number of transactions that were on their way; all else is lost.
+ * cluster_reports, gms_recovery_decide and cluster_restart are round 0 of the next world.
+ *
+ * After every step the cluster checks what must always hold (README.md lists it); a violation is kept in `fault`, and
+ * nothing moves any more.
  */
 #ifndef TESTS_SIM_CLUSTER_H
 #define TESTS_SIM_CLUSTER_H
@@ -15,15 +19,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/core.h"
+#include "core/recovery.h"
 
 enum {
     CLUSTER_RANKS = 16,
     CLUSTER_ITEMS = 8192,
     CLUSTER_TRACE = 8192,
-    CLUSTER_INCARNATIONS = 256,
+    CLUSTER_INCARNATIONS = 512,
     CLUSTER_ROUNDS = 4, /* merged ballots kept: ranks are at most one round apart */
-    CLUSTER_DECIDED = 2048,
+    CLUSTER_DECIDED = 4096,
+    CLUSTER_TRANSACTIONS = 128, /* on their way to one store */
+    CLUSTER_DONE = 1024,
 };
 
 enum cluster_item_kind {
@@ -50,6 +56,27 @@ struct cluster_trace {
     struct gms_action action;
 };
 
+/* A snapshot in a store. */
+struct cluster_image {
+    uint32_t references;
+    size_t bytes;
+    uint8_t data[];
+};
+
+struct cluster_disk {
+    struct cluster_image *durable, *previous; /* NULL: none */
+    uint64_t durable_transaction, transactions;
+    struct {
+        uint64_t transaction;
+        struct cluster_image *image;
+    } queue[CLUSTER_TRANSACTIONS]; /* oldest first */
+    uint32_t queued;
+    enum gms_recovery_doubt doubt; /* what was done to it */
+    struct cluster_image *aside;   /* what it held before that */
+};
+
+enum cluster_effect { CLUSTER_EFFECT_NONE, CLUSTER_EFFECT_PREPARED, CLUSTER_EFFECT_COMMITTED };
+
 struct cluster;
 typedef void (*cluster_hook)(struct cluster *cluster, uint32_t rank, const struct gms_action *action);
 
@@ -67,6 +94,7 @@ struct cluster {
     bool in_round[CLUSTER_RANKS], in_bulk[CLUSTER_RANKS]; /* entered, and not told the end yet */
     uint32_t round_waits, bulk_waits;                     /* ranks that the next one still waits for */
     bool may_restart;                                     /* a restart is expected, not a fault */
+    bool store_may_fail;                                  /* one because of the store is */
     struct gms_ballot entered[CLUSTER_RANKS], merged[CLUSTER_ROUNDS];
     uint64_t rounds;
     struct gms_action bulk[CLUSTER_RANKS];
@@ -86,8 +114,6 @@ struct cluster {
 
     /* What is known to be true, for the checks. */
     struct {
-        bool used;
-        uint32_t engine;
         bool promoted, condemned;
         uint64_t retired_ranks, classified_ranks; /* bit per rank: the fact was delivered */
         uint64_t source, epoch;
@@ -107,11 +133,37 @@ struct cluster {
         uint32_t rank;
         enum gms_store_kind kind;
         struct gms_operation_key key;
-        uint64_t incarnation, ticket;
-        bool stored;
+        uint64_t incarnation, ticket, transaction;
+        bool stored; /* acknowledged */
+        bool failed;
+        bool inherited; /* by all ranks, from a snapshot */
     } * stores;
     uint32_t store_count, store_capacity;
     bool shut_down[CLUSTER_RANKS];
+
+    /* Stores, ends and new beginnings. */
+    struct cluster_disk disks[CLUSTER_RANKS];
+    uint32_t actions_left[CLUSTER_RANKS]; /* until the rank's end; UINT32_MAX: it lives on */
+    bool dead[CLUSTER_RANKS];
+    uint32_t worlds; /* begun so far */
+    bool restored;   /* this world went on from a snapshot */
+    uint64_t told_epoch, told_incarnation, last_epoch[CLUSTER_RANKS];
+    struct {
+        uint64_t round, digest;
+    } snapshots[CLUSTER_ROUNDS];
+    struct {
+        uint32_t engine;
+        struct gms_operation_key key;
+        uint8_t on[CLUSTER_RANKS]; /* enum cluster_effect */
+        bool named;                /* by an action of the restore */
+    } * effects;
+    uint32_t effect_count;
+    struct {
+        uint64_t incarnation, id;
+        uint32_t finished, failed;
+        int32_t first_failed;
+    } done[CLUSTER_DONE]; /* ends of transfers that were told, a ring */
+    uint64_t done_count;
     char fault[512]; /* "": none */
 };
 
@@ -129,6 +181,26 @@ void cluster_add(struct cluster *cluster, enum cluster_item_kind kind, uint32_t 
 void cluster_settle(struct cluster *cluster);
 /* Advances time and ticks every rank whose deadline passed; then settles. */
 void cluster_advance(struct cluster *cluster, uint64_t ns);
+/* `rank` ends after `actions` more of its actions; nothing reaches it afterwards. */
+void cluster_kill(struct cluster *cluster, uint32_t rank, uint32_t actions);
+/* All ranks end. Of the transactions on their way to rank r's store `survivors[r]` (or all, if fewer; NULL: all) are in
+ * it. */
+void cluster_crash(struct cluster *cluster, const uint32_t *survivors);
+/* The store of `rank` is not what it was: gone (MISSING, OTHER_BOOT, DAMAGED), as before its last transaction (OLDER),
+ * or the memory it names is (MEMORY_LOST). NONE: put back what it was. */
+void cluster_lose(struct cluster *cluster, uint32_t rank, enum gms_recovery_doubt how);
+void cluster_reports(const struct cluster *cluster, struct gms_recovery_report reports[CLUSTER_RANKS]);
+/* A new world that ends before anybody acts: ranks with a bit in `ranks` had come to store what they restored. */
+void cluster_restart_in_vain(struct cluster *cluster, const struct gms_recovery_decision *decision, uint32_t ranks);
+/* A new world. REFUSE begins none. */
+void cluster_restart(struct cluster *cluster, const struct gms_recovery_decision *decision);
+/* Crash, round 0 without any loss, restart, settle. */
+void cluster_bounce(struct cluster *cluster, const uint32_t *survivors);
+/* Everything that operations did is gone with the keepers. */
+void cluster_forget_effects(struct cluster *cluster);
+/* At rest: no tentative effect is left, and what is committed is so on all ranks. */
+void cluster_check_effects(struct cluster *cluster);
+
 __attribute__((format(printf, 2, 3))) void cluster_fail(struct cluster *cluster, const char *format, ...);
 
 /* The usual events. */

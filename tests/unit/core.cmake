@@ -2,6 +2,5 @@
 gms_add_test(NAME test_core_slot SOURCES test_core_slot.c LIBRARIES gms_core)
 gms_add_test(NAME test_core_ballot SOURCES test_core_ballot.c LIBRARIES gms_core)
 foreach(test operation takeover transfer)
-  gms_add_test(NAME test_core_${test} SOURCES test_core_${test}.c ${CMAKE_SOURCE_DIR}/tests/sim/cluster.c
-               LIBRARIES gms_core)
+  gms_add_test(NAME test_core_${test} SOURCES test_core_${test}.c LIBRARIES sim_cluster)
 endforeach()

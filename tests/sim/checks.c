@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What must always hold, whatever was delivered in which order and whoever died. */
+#include "checks.h"
+
+#include <string.h>
+
+#include "core/core_state.h"
+
+bool cluster_keys_equal(const struct gms_operation_key *a, const struct gms_operation_key *b)
+{
+    return a->incarnation == b->incarnation && a->launch == b->launch && a->sequence == b->sequence &&
+           a->kind == b->kind;
+}
+
+static uint64_t little_endian(const uint8_t *bytes, unsigned count)
+{
+    uint64_t value = 0;
+
+    for (unsigned i = 0; i < count; i++)
+        value |= (uint64_t)bytes[i] << (8 * i);
+    return value;
+}
+
+void cluster_note_store(struct cluster *cluster, uint32_t rank, const struct gms_action *action)
+{
+    const uint8_t *payload = action->store.payload;
+
+    if (cluster->store_count == cluster->store_capacity) {
+        cluster_fail(cluster, "more than %u records", cluster->store_capacity);
+        return;
+    }
+    uint32_t at = cluster->store_count++;
+    cluster->stores[at].rank = rank;
+    cluster->stores[at].kind = action->store.kind;
+    cluster->stores[at].ticket = action->store.ticket;
+    cluster->stores[at].transaction = cluster->disks[rank].transactions;
+    cluster->stores[at].stored = cluster->stores[at].failed = cluster->stores[at].inherited = false;
+    cluster->stores[at].incarnation = little_endian(payload + 24, 8);
+    if (action->store.bytes < 44 || action->store.bytes > GMS_STORE_PAYLOAD_BYTES)
+        cluster_fail(cluster, "record of %u bytes", action->store.bytes);
+    if (little_endian(payload, 8) != cluster->options.world)
+        cluster_fail(cluster, "record of another world");
+    memset(&cluster->stores[at].key, 0, sizeof cluster->stores[at].key);
+    if (action->store.kind == GMS_STORE_PREPARED || action->store.kind == GMS_STORE_OUTCOME) {
+        cluster->stores[at].key.incarnation = little_endian(payload + 44, 8);
+        cluster->stores[at].key.launch = little_endian(payload + 52, 8);
+        cluster->stores[at].key.sequence = (uint32_t)little_endian(payload + 60, 4);
+        cluster->stores[at].key.kind = (uint32_t)little_endian(payload + 64, 4);
+    }
+}
+
+static bool is_stored(const struct cluster *cluster, uint32_t rank, enum gms_store_kind kind, uint64_t incarnation,
+                      const struct gms_operation_key *key)
+{
+    for (uint32_t i = cluster->store_count; i-- > 0;)
+        if ((cluster->stores[i].inherited || (cluster->stores[i].stored && cluster->stores[i].rank == rank)) &&
+            cluster->stores[i].kind == kind &&
+            (key ? cluster_keys_equal(key, &cluster->stores[i].key) : cluster->stores[i].incarnation == incarnation))
+            return true;
+    return false;
+}
+
+static void must_be_stored(struct cluster *cluster, uint32_t rank, enum gms_action_type type, enum gms_store_kind kind,
+                           uint64_t incarnation, const struct gms_operation_key *key)
+{
+    if (!is_stored(cluster, rank, kind, incarnation, key))
+        cluster_fail(cluster, "rank %u: %s before its record (kind %u) is stored", rank, cluster_action_name(type),
+                     (unsigned)kind);
+}
+
+/* Same key, same outcome, on every rank, also for late askers. */
+static void check_outcome(struct cluster *cluster, uint32_t rank, uint32_t engine, const struct gms_outcome *outcome)
+{
+    for (uint32_t i = 0; i < cluster->decided_count; i++) {
+        struct gms_outcome *known = &cluster->decided[i].outcome;
+
+        if (cluster->decided[i].engine != engine || !cluster_keys_equal(&known->key, &outcome->key))
+            continue;
+        if (known->status != outcome->status || known->incarnation != outcome->incarnation ||
+            known->epoch != outcome->epoch || known->rank != outcome->rank || known->created != outcome->created ||
+            known->freed != outcome->freed || known->pool_index != outcome->pool_index ||
+            known->pool_state != outcome->pool_state || known->adopted != outcome->adopted ||
+            strcmp(known->text, outcome->text) != 0)
+            cluster_fail(cluster, "rank %u: outcome %d '%s' but another rank was told %d '%s'", rank, outcome->status,
+                         outcome->text, known->status, known->text);
+        cluster->decided[i].told_ranks |= UINT64_C(1) << rank;
+        return;
+    }
+    if (cluster->decided_count == CLUSTER_DECIDED) {
+        cluster_fail(cluster, "more than %u outcomes", CLUSTER_DECIDED);
+        return;
+    }
+    cluster->decided[cluster->decided_count].engine = engine;
+    cluster->decided[cluster->decided_count].outcome = *outcome;
+    cluster->decided[cluster->decided_count++].told_ranks = UINT64_C(1) << rank;
+}
+
+uint32_t cluster_place(struct cluster *cluster, uint64_t incarnation)
+{
+    uint64_t place = (incarnation & UINT32_MAX) + (incarnation >> 32) * 128; /* a salvage jumps far */
+
+    if (incarnation && place < CLUSTER_INCARNATIONS)
+        return (uint32_t)place;
+    cluster_fail(cluster, "incarnation %llu", (unsigned long long)incarnation);
+    return 0;
+}
+
+/* This rank knows of nothing that forbids what it tells the engine. */
+static void check_role(struct cluster *cluster, uint32_t rank, const struct gms_action *action, enum gms_role role)
+{
+    struct gms_core_view view = cluster_look(cluster, rank);
+    const struct gms_core_engine_view *engine = &view.engines[action->promote.engine];
+
+    if (engine->incarnation != action->promote.incarnation || engine->role != role)
+        cluster_fail(cluster, "rank %u: %s for incarnation %llu, but the slot holds %llu in role %d", rank,
+                     cluster_action_name(action->type), (unsigned long long)action->promote.incarnation,
+                     (unsigned long long)engine->incarnation, engine->role);
+}
+
+static void check_promote(struct cluster *cluster, uint32_t rank, const struct gms_action *action)
+{
+    uint64_t everyone = (UINT64_C(1) << cluster->ranks) - 1, incarnation = action->promote.incarnation;
+    uint32_t own = cluster_place(cluster, incarnation);
+
+    must_be_stored(cluster, rank, action->type, GMS_STORE_EPOCH, incarnation, NULL);
+    check_role(cluster, rank, action, GMS_ROLE_PROMOTED);
+    for (uint32_t i = 1; i < CLUSTER_INCARNATIONS; i++) {
+        if (i == own || !cluster->incarnations[i].promoted)
+            continue;
+        if (cluster->incarnations[i].retired_ranks != everyone)
+            cluster_fail(cluster, "rank %u: incarnation %llu promoted before another (%u) is retired on all ranks",
+                         rank, (unsigned long long)incarnation, i);
+        if (cluster->incarnations[i].epoch >= action->promote.epoch)
+            cluster_fail(cluster, "rank %u: incarnation %llu promoted under an epoch that was used", rank,
+                         (unsigned long long)incarnation);
+    }
+    if (action->promote.source && cluster->incarnations[own].classified_ranks != everyone)
+        cluster_fail(cluster, "rank %u: incarnation %llu promoted before it is classified on all ranks", rank,
+                     (unsigned long long)incarnation);
+    if (cluster->incarnations[own].promoted && (cluster->incarnations[own].epoch != action->promote.epoch ||
+                                                cluster->incarnations[own].source != action->promote.source))
+        cluster_fail(cluster, "rank %u: incarnation %llu promoted with another epoch or source than elsewhere", rank,
+                     (unsigned long long)incarnation);
+    cluster->incarnations[own].promoted = true;
+    cluster->incarnations[own].epoch = action->promote.epoch;
+    cluster->incarnations[own].source = action->promote.source;
+}
+
+static void check_serving(struct cluster *cluster, uint32_t rank, const struct gms_action *action)
+{
+    must_be_stored(cluster, rank, action->type, GMS_STORE_SERVING, action->promote.incarnation, NULL);
+    check_role(cluster, rank, action, GMS_ROLE_SERVING);
+    for (uint32_t i = 0; i < cluster->served_count; i++) {
+        if (cluster->served[i].epoch != action->promote.epoch)
+            continue;
+        if (cluster->served[i].incarnation != action->promote.incarnation)
+            cluster_fail(cluster, "rank %u: two serve in epoch %llu", rank, (unsigned long long)action->promote.epoch);
+        return;
+    }
+    if (cluster->served_count == CLUSTER_INCARNATIONS) {
+        cluster_fail(cluster, "too many epochs");
+        return;
+    }
+    cluster->served[cluster->served_count].epoch = action->promote.epoch;
+    cluster->served[cluster->served_count++].incarnation = action->promote.incarnation;
+}
+
+static void check_ballot(struct cluster *cluster, uint32_t rank, const struct gms_ballot *ballot)
+{
+    for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++)
+        if (ballot->proposals[e].prepared)
+            must_be_stored(cluster, rank, GMS_ACTION_ENTER_ROUND, GMS_STORE_PREPARED, 0, &ballot->proposals[e].least);
+}
+
+/* A transfer has one end, whoever asks and in whichever world. */
+static void check_done(struct cluster *cluster, uint32_t rank, const struct gms_action *action)
+{
+    uint64_t known = cluster->done_count < CLUSTER_DONE ? cluster->done_count : CLUSTER_DONE;
+
+    if (action->transfer.status != GMS_OK)
+        return;
+    for (uint64_t i = 0; i < known; i++) {
+        if (cluster->done[i].incarnation != action->transfer.incarnation || cluster->done[i].id != action->transfer.id)
+            continue;
+        if (cluster->done[i].finished != action->transfer.finished ||
+            cluster->done[i].failed != action->transfer.failed ||
+            cluster->done[i].first_failed != action->transfer.first_failed)
+            cluster_fail(cluster, "rank %u: %s; another rank was told that %u finished and %u failed", rank,
+                         action->transfer.text, cluster->done[i].finished, cluster->done[i].failed);
+        return;
+    }
+    uint64_t at = cluster->done_count++ % CLUSTER_DONE;
+    cluster->done[at].incarnation = action->transfer.incarnation;
+    cluster->done[at].id = action->transfer.id;
+    cluster->done[at].finished = action->transfer.finished;
+    cluster->done[at].failed = action->transfer.failed;
+    cluster->done[at].first_failed = action->transfer.first_failed;
+}
+
+static void told(struct cluster *cluster, uint64_t epoch, uint64_t incarnation)
+{
+    if (epoch > cluster->told_epoch)
+        cluster->told_epoch = epoch;
+    if (incarnation > cluster->told_incarnation)
+        cluster->told_incarnation = incarnation;
+}
+
+static void check_reply(struct cluster *cluster, uint32_t rank, const struct gms_action *action)
+{
+    const struct gms_outcome *outcome = &action->reply.outcome;
+
+    if (outcome->status == GMS_OK)
+        must_be_stored(cluster, rank, action->type, GMS_STORE_OUTCOME, 0, &outcome->key);
+    if (!action->reply.session)
+        cluster_fail(cluster, "rank %u: reply to nobody", rank);
+    if (outcome->status == GMS_OK)
+        told(cluster, outcome->epoch, outcome->incarnation);
+    for (uint32_t i = 0; i < cluster->decided_count; i++)
+        if (cluster_keys_equal(&cluster->decided[i].outcome.key, &outcome->key) &&
+            (cluster->decided[i].outcome.status == GMS_OK) != (outcome->status == GMS_OK) &&
+            outcome->status != GMS_E_CONDEMNED && outcome->status != GMS_E_STALE)
+            cluster_fail(cluster, "rank %u: reply %d '%s' to what was decided as %d", rank, outcome->status,
+                         outcome->text, cluster->decided[i].outcome.status);
+}
+
+void cluster_check_action(struct cluster *cluster, uint32_t rank, const struct gms_action *action)
+{
+    switch (action->type) {
+    case GMS_ACTION_ENTER_ROUND:
+        check_ballot(cluster, rank, action->ballot);
+        break;
+    case GMS_ACTION_PREPARE:
+        must_be_stored(cluster, rank, action->type, GMS_STORE_PREPARED, 0, &action->prepare.proposal.key);
+        break;
+    case GMS_ACTION_COMMIT:
+    case GMS_ACTION_ABORT:
+        if ((action->type == GMS_ACTION_COMMIT) != (action->commit.outcome.status == GMS_OK))
+            cluster_fail(cluster, "rank %u: commit of a failure, or abort of a success", rank);
+        if (action->commit.outcome.status == GMS_E_AGAIN)
+            break; /* undone by a restore: nothing was decided */
+        must_be_stored(cluster, rank, action->type, GMS_STORE_OUTCOME, 0, &action->commit.outcome.key);
+        check_outcome(cluster, rank, action->commit.engine, &action->commit.outcome);
+        told(cluster, action->commit.outcome.epoch, action->commit.outcome.incarnation);
+        break;
+    case GMS_ACTION_REPLY:
+        check_reply(cluster, rank, action);
+        break;
+    case GMS_ACTION_FENCE:
+        must_be_stored(cluster, rank, action->type, GMS_STORE_CONDEMNED, action->fence.incarnation, NULL);
+        cluster->incarnations[cluster_place(cluster, action->fence.incarnation)].condemned = true;
+        break;
+    case GMS_ACTION_CLASSIFY:
+        if (!(cluster->incarnations[cluster_place(cluster, action->classify.source)].retired_ranks >> rank & 1))
+            cluster_fail(cluster, "rank %u: classify of %llu, which is not retired there", rank,
+                         (unsigned long long)action->classify.source);
+        break;
+    case GMS_ACTION_PROMOTE:
+        check_promote(cluster, rank, action);
+        told(cluster, action->promote.epoch, 0);
+        break;
+    case GMS_ACTION_SERVING:
+        check_serving(cluster, rank, action);
+        told(cluster, action->promote.epoch, 0);
+        break;
+    case GMS_ACTION_CONDEMNED:
+        must_be_stored(cluster, rank, action->type, GMS_STORE_CONDEMNED, action->promote.incarnation, NULL);
+        told(cluster, action->promote.epoch, 0);
+        break;
+    case GMS_ACTION_TRANSFER_DONE:
+        check_done(cluster, rank, action);
+        break;
+    case GMS_ACTION_STORE:
+    case GMS_ACTION_RING:
+    case GMS_ACTION_BULK:
+    case GMS_ACTION_FORGET:
+    case GMS_ACTION_TRANSFER_ANSWER:
+    case GMS_ACTION_TRANSFER_STALLED:
+    case GMS_ACTION_NOTE:
+    case GMS_ACTION_RESTART:
+    case GMS_ACTION_SHUTDOWN:
+    case GMS_ACTION_TYPE_COUNT:
+        break;
+    }
+}
+
+void cluster_check_event(struct cluster *cluster, uint32_t rank, const struct gms_event *event)
+{
+    uint32_t place;
+
+    if (event->type != GMS_EVENT_FACT)
+        return;
+    if (event->fact.fact != GMS_FACT_RETIRED && event->fact.fact != GMS_FACT_CLASSIFIED)
+        return;
+    place = cluster_place(cluster, event->fact.incarnation);
+    if (event->fact.fact == GMS_FACT_RETIRED)
+        cluster->incarnations[place].retired_ranks |= UINT64_C(1) << rank;
+    else
+        cluster->incarnations[place].classified_ranks |= UINT64_C(1) << rank;
+}
+
+void cluster_check_digest(struct cluster *cluster, uint32_t rank)
+{
+    struct gms_core_view view;
+
+    gms_core_look(cluster->cores[rank], &view);
+    cluster->digests[rank][view.next_round % CLUSTER_ROUNDS] = view.state_digest;
+    if (view.epoch < cluster->last_epoch[rank])
+        cluster_fail(cluster, "rank %u: the epoch fell from %llu to %llu", rank,
+                     (unsigned long long)cluster->last_epoch[rank], (unsigned long long)view.epoch);
+    cluster->last_epoch[rank] = view.epoch;
+    for (uint32_t r = 0; r < cluster->ranks; r++) {
+        struct gms_core_view other;
+
+        gms_core_look(cluster->cores[r], &other);
+        if (other.world != view.world || other.next_round != view.next_round)
+            continue;
+        if (other.state_digest != view.state_digest || other.epoch != view.epoch || other.takeover != view.takeover ||
+            other.serving_engine != view.serving_engine || other.writer_incarnation != view.writer_incarnation)
+            cluster_fail(cluster, "ranks %u and %u differ in state before round %llu", rank, r,
+                         (unsigned long long)view.next_round);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- worlds ----- */
+
+static enum gms_role role_of(const struct gms_core_view *view, uint32_t place, struct cluster *cluster)
+{
+    for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++)
+        if (view->engines[e].incarnation && cluster_place(cluster, view->engines[e].incarnation) == place)
+            return view->engines[e].role;
+    return GMS_ROLE_EMPTY;
+}
+
+void cluster_check_restored(struct cluster *cluster)
+{
+    struct gms_core_view view = cluster_look(cluster, 0);
+
+    if (view.epoch < cluster->told_epoch)
+        cluster_fail(cluster, "epoch %llu was told, the restored group is at %llu",
+                     (unsigned long long)cluster->told_epoch, (unsigned long long)view.epoch);
+    if (cluster->cores[0]->incarnations < cluster->told_incarnation)
+        cluster_fail(cluster, "incarnation %llu was told, the restored group has given %llu",
+                     (unsigned long long)cluster->told_incarnation,
+                     (unsigned long long)cluster->cores[0]->incarnations);
+    for (uint32_t place = 1; place < CLUSTER_INCARNATIONS; place++) {
+        enum gms_role role = role_of(&view, place, cluster);
+
+        if (cluster->incarnations[place].condemned && role != GMS_ROLE_CONDEMNED && role != GMS_ROLE_EMPTY)
+            cluster_fail(cluster, "incarnation %u is condemned and came back in role %d", place, role);
+        if (cluster->incarnations[place].promoted && !cluster->incarnations[place].condemned &&
+            role != GMS_ROLE_PROMOTED && role != GMS_ROLE_SERVING && role != GMS_ROLE_CONDEMNED)
+            cluster_fail(cluster, "incarnation %u was promoted and came back in role %d", place, role);
+    }
+    for (uint32_t i = 0; i < cluster->decided_count; i++) {
+        const struct gms_operation_key *key = &cluster->decided[i].outcome.key;
+        const struct gms_core_engine_view *slot = &view.engines[cluster->decided[i].engine];
+
+        if (key->incarnation && key->incarnation == slot->incarnation && key->sequence >= slot->next_sequence)
+            cluster_fail(cluster, "call %u of incarnation %llu was decided, the restored group waits for call %u",
+                         key->sequence, (unsigned long long)key->incarnation, slot->next_sequence);
+    }
+}

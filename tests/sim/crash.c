@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Coordinators die, are begun anew, and sometimes a store is not what it was. */
+#include "schedule.h"
+
+#include <string.h>
+
+void sim_count_rows(struct sim *sim)
+{
+    for (uint32_t r = 0; r < sim->cluster->ranks; r++) {
+        sim->totals->rows.roles |= sim->cluster->cores[r]->rows.roles;
+        sim->totals->rows.takeover |= sim->cluster->cores[r]->rows.takeover;
+        sim->totals->rows.votes |= sim->cluster->cores[r]->rows.votes;
+    }
+}
+
+/* Where the group was when the first of them died. */
+static void count_crash(struct sim *sim, uint32_t rank)
+{
+    const struct gms_core *core = sim->cluster->cores[rank];
+    bool preparing = false;
+
+    for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++)
+        preparing = preparing || core->engines[e].operation.preparing;
+    sim->totals->crashes++;
+    sim->totals->crashed_in[core->takeover]++;
+    sim->totals->crashed_preparing += preparing;
+}
+
+/* ------------------------------------------------------------------------------------------------- losses ----- */
+
+static void lose(struct sim *sim, bool *ret_lost)
+{
+    uint32_t rank = sim_below(sim, sim->cluster->ranks);
+    static const enum gms_recovery_doubt ways[] = {GMS_DOUBT_MISSING, GMS_DOUBT_OLDER,      GMS_DOUBT_OLDER,
+                                                   GMS_DOUBT_DAMAGED, GMS_DOUBT_OTHER_BOOT, GMS_DOUBT_MEMORY_LOST};
+
+    *ret_lost = sim_chance(sim, 5);
+    if (*ret_lost)
+        cluster_lose(sim->cluster, rank, ways[sim_below(sim, 6)]);
+}
+
+/* Everything on every node ends, keepers too. */
+static void end_everything(struct sim *sim)
+{
+    for (uint32_t e = 0; e < sim->engine_count; e++)
+        for (uint32_t r = 0; r < sim->cluster->ranks; r++)
+            sim->engines[e].processes[r].alive = false;
+    cluster_forget_effects(sim->cluster);
+}
+
+/* A salvage may only begin when nobody lives that the snapshot does not know: drivers see to that. */
+static void end_unknown(struct sim *sim)
+{
+    struct gms_core_view view = cluster_look(sim->cluster, 0);
+
+    for (uint32_t e = 0; e < sim->engine_count; e++)
+        for (uint32_t r = 0; r < sim->cluster->ranks; r++)
+            if (sim->engines[e].processes[r].incarnation != view.engines[e].incarnation)
+                sim->engines[e].processes[r].alive = false;
+}
+
+/* ------------------------------------------------------------------------------------------------- worlds ----- */
+
+static void decide(struct sim *sim, bool accept_loss, struct gms_recovery_decision *ret_decision)
+{
+    struct gms_recovery_report reports[CLUSTER_RANKS];
+
+    cluster_reports(sim->cluster, reports);
+    for (uint32_t r = 0; r < sim->cluster->ranks; r++)
+        reports[r].accept_loss = accept_loss;
+    gms_recovery_decide(reports, sim->cluster->ranks, ret_decision);
+}
+
+static bool something_lives(const struct sim *sim)
+{
+    struct gms_recovery_report reports[CLUSTER_RANKS];
+    bool lives = false;
+
+    cluster_reports(sim->cluster, reports);
+    for (uint32_t r = 0; r < sim->cluster->ranks; r++)
+        lives = lives || reports[r].keeper_holds || reports[r].prepared;
+    return lives;
+}
+
+/* Processes as the new coordinators find them. */
+static void look_around(struct sim *sim)
+{
+    for (uint32_t r = 0; r < sim->cluster->ranks; r++) {
+        struct gms_core_view view = cluster_look(sim->cluster, r);
+
+        for (uint32_t e = 0; e < sim->engine_count; e++) {
+            const struct process *process = &sim->engines[e].processes[r];
+            bool own = process->incarnation ? process->incarnation == view.engines[e].incarnation
+                                            : sim->engines[e].launch == view.engines[e].launch;
+
+            if (view.engines[e].role != GMS_ROLE_EMPTY && (!own || !process->alive))
+                sim_later_fact(sim, r, e, view.engines[e].incarnation, GMS_FACT_GONE);
+        }
+    }
+}
+
+void sim_restart(struct sim *sim, bool faithful)
+{
+    struct cluster *cluster = sim->cluster;
+    struct gms_recovery_decision decision;
+    bool lost = false, salvage = false;
+
+    sim_count_rows(sim);
+    for (uint32_t e = 0; e < sim->engine_count; e++)
+        for (uint32_t r = 0; r < cluster->ranks; r++)
+            sim->engines[e].processes[r].attached = false;
+    if (!faithful)
+        lose(sim, &lost);
+    decide(sim, false, &decision);
+    sim->totals->verdicts[decision.verdict]++;
+    if (lost && something_lives(sim) && decision.verdict != GMS_RECOVERY_REFUSE)
+        cluster_fail(cluster, "a store is not what it was, engines may live, and the verdict is %d: %s",
+                     decision.verdict, decision.text);
+    if (!lost && decision.verdict == GMS_RECOVERY_REFUSE)
+        cluster_fail(cluster, "nothing was lost, but: %s", decision.text);
+    if (decision.verdict == GMS_RECOVERY_REFUSE && sim->salvages < 2 && sim_chance(sim, 4)) {
+        decide(sim, true, &decision);
+        salvage = decision.verdict == GMS_RECOVERY_SALVAGE;
+        sim->salvages += salvage;
+        sim->totals->verdicts[decision.verdict]++;
+    }
+    if (decision.verdict == GMS_RECOVERY_REFUSE) { /* somebody found it again */
+        for (uint32_t r = 0; r < cluster->ranks; r++)
+            cluster_lose(cluster, r, GMS_DOUBT_NONE);
+        decide(sim, false, &decision);
+    }
+    if (decision.verdict == GMS_RECOVERY_REFUSE)
+        cluster_fail(cluster, "all is there again, but: %s", decision.text);
+    if (!lost && decision.verdict != GMS_RECOVERY_FRESH && sim_chance(sim, 8)) { /* and it dies while it begins */
+        cluster_restart_in_vain(cluster, &decision, (uint32_t)sim->random_state);
+        decide(sim, false, &decision);
+    }
+    cluster_restart(cluster, &decision);
+    if (salvage)
+        end_unknown(sim);
+    look_around(sim);
+}
+
+void sim_crash(struct sim *sim)
+{
+    struct cluster *cluster = sim->cluster;
+    uint32_t victim = sim_below(sim, cluster->ranks), survivors[CLUSTER_RANKS];
+
+    count_crash(sim, victim);
+    cluster_kill(cluster, victim, sim_below(sim, 4));
+    for (uint32_t turns = sim_below(sim, 60); turns && !cluster->fault[0]; turns--) {
+        if (sim_chance(sim, 10))
+            cluster_kill(cluster, sim_below(sim, cluster->ranks), sim_below(sim, 6));
+        sim_turn(sim);
+    }
+    for (uint32_t r = 0; r < cluster->ranks; r++)
+        survivors[r] = sim_below(sim, cluster->disks[r].queued + 1);
+    cluster_crash(cluster, survivors);
+    for (uint32_t e = 0; e < sim->engine_count; e++)
+        for (uint32_t r = 0; r < cluster->ranks; r++)
+            if (sim_chance(sim, 20)) /* nobody hears it */
+                sim->engines[e].processes[r].alive = false;
+    if (sim_chance(sim, 40))
+        end_everything(sim);
+    cluster->now_ns += sim_below(sim, 3000) * MS;
+    sim_restart(sim, false);
+}

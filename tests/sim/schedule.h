@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One schedule of the simulator: engines that live and die, coordinators that do too, and a random order of everything.
+ */
+#ifndef TESTS_SIM_SCHEDULE_H
+#define TESTS_SIM_SCHEDULE_H
+
+#include "cluster.h"
+#include "core/core_state.h"
+
+#define MS UINT64_C(1000000)
+enum { ENGINES = 3, TRANSFER_PARTS = 2, SCHEDULE_STEPS = 2500 };
+
+enum life {
+    LIFE_JOIN,
+    LIFE_WEIGHTS,
+    LIFE_PUBLISH,
+    LIFE_KV,
+    LIFE_EXTRA, /* a pool that is given back at once, by several engines at the same time */
+    LIFE_RELEASE,
+    LIFE_PARK,
+    LIFE_PARKED, /* until PROMOTE */
+    LIFE_ADOPT,
+    LIFE_READY,
+    LIFE_SERVE, /* until SERVING, then with transfers */
+};
+
+/* One engine rank's process, and what its session's driver knows. */
+struct process {
+    bool alive, waiting, leaving;
+    bool attached; /* has a session with this world's coordinator */
+    bool serving;
+    enum life life;
+    uint64_t session, incarnation; /* 0: the driver was not told yet */
+    uint32_t sequence;
+    uint64_t epoch, source;
+    struct gms_proposal asked; /* while it waits for a call */
+    uint64_t transfer;         /* id, 0: none under way */
+    uint32_t parts_ended, failed_mask;
+};
+
+struct engine {
+    uint64_t launch;
+    uint32_t launches;
+    struct process processes[CLUSTER_RANKS];
+};
+
+struct totals {
+    uint64_t schedules, steps, rounds, commits[GMS_OPERATION_COUNT], aborts[GMS_OPERATION_COUNT], promotions, servings,
+        classifications, transfers, condemned;
+    uint64_t crashes, undone, verdicts[GMS_RECOVERY_REFUSE + 1];
+    uint64_t crashed_in[GMS_TAKEOVER_STATE_COUNT], crashed_preparing; /* in which state; an operation was under way */
+    struct gms_core_rows rows;
+};
+
+struct sim {
+    struct cluster *cluster;
+    uint64_t random_state, sessions, launches, transfers;
+    uint32_t engine_count, launch_limit, salvages;
+    uint32_t fault_rate, time_rate, crash_rate; /* one in so many turns */
+    bool quiet;                                 /* no faults any more */
+    struct engine engines[ENGINES];
+    struct totals *totals;
+};
+
+/* ---- engines.c */
+bool sim_chance(struct sim *sim, uint32_t one_in);
+uint32_t sim_below(struct sim *sim, uint32_t count);
+void sim_launch(struct sim *sim, uint32_t engine);
+bool sim_cohort_is_gone(const struct sim *sim, uint32_t engine);
+/* The process ends; its coordinator hears of it later. */
+void sim_end_process(struct sim *sim, uint32_t engine, uint32_t rank);
+/* The process does the next thing of its program, re-attaching first; false when it has nothing to do. */
+bool sim_work(struct sim *sim, uint32_t engine, uint32_t rank);
+bool sim_may_dispatch(const struct sim *sim, uint32_t engine);
+void sim_dispatch(struct sim *sim, uint32_t engine);
+void sim_later_fact(struct sim *sim, uint32_t rank, uint32_t engine, uint64_t incarnation, enum gms_fact fact);
+struct process *sim_by_session(struct sim *sim, uint32_t rank, uint64_t session, uint32_t *ret_engine);
+void sim_hook(struct cluster *cluster, uint32_t rank, const struct gms_action *action);
+
+/* ---- schedule.c */
+/* One step of the random life of everything. */
+void sim_turn(struct sim *sim);
+void sim_deliver(struct sim *sim, uint32_t index);
+/* Runs a whole schedule; false: an invariant did not hold, and it was printed. */
+bool sim_run_schedule(uint64_t seed, bool trace, struct totals *totals);
+
+/* ---- crash.c */
+/* The coordinators die, one after the other; what is left of their stores is the next world's beginning. */
+void sim_crash(struct sim *sim);
+/* The new world, once all are dead. `faithful`: without anything lost. */
+void sim_restart(struct sim *sim, bool faithful);
+void sim_count_rows(struct sim *sim);
+
+/* ---- scenario.c */
+/* Prints a named scenario; false: there is none, or something in it did not hold. */
+bool sim_scenario(const char *name);
+
+#endif
