@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { HEADER_BYTES = 48, MAGIC_BYTES = 8, DIGEST_AT = 16, SNAPSHOT_VERSION = 1 };
+enum { HEADER_BYTES = 48, MAGIC_BYTES = 8, DIGEST_AT = GMS_SNAPSHOT_DIGEST_AT, SNAPSHOT_VERSION = 1 };
 
 static const uint8_t magic[MAGIC_BYTES] = {'G', 'M', 'S', 's', 't', 'a', 't', 'e'};
 
@@ -35,7 +35,7 @@ static void put(uint8_t *at, uint64_t value, unsigned bytes)
 
 /* All bytes but the digest itself. Each step is a bijection of the running value and of the eight bytes that it takes
  * in, so bytes that differ in one such word never have the same digest. */
-static uint64_t digest_of(const uint8_t *bytes, size_t count)
+uint64_t gms_snapshot_digest(const uint8_t *bytes, size_t count)
 {
     uint64_t digest = count;
 
@@ -307,7 +307,7 @@ size_t gms_core_snapshot(const struct gms_core *core, void *buffer, size_t capac
     put(bytes + 24, core->options.world, 8);
     put(bytes + 32, core->round - 1, 8);
     put(bytes + 40, 0, 8);
-    put(bytes + DIGEST_AT, digest_of(bytes, count), 8);
+    put(bytes + DIGEST_AT, gms_snapshot_digest(bytes, count), 8);
     return count;
 }
 
@@ -320,7 +320,7 @@ gms_status gms_snapshot_read(const void *snapshot, size_t bytes, struct gms_core
     memset(ret_view, 0, sizeof *ret_view);
     if (bytes < HEADER_BYTES || bytes > GMS_SNAPSHOT_MAX_BYTES || memcmp(from, magic, MAGIC_BYTES) != 0)
         return GMS_E_CORRUPT;
-    if (get(from + 12, 4) != bytes || get(from + DIGEST_AT, 8) != digest_of(from, bytes))
+    if (get(from + 12, 4) != bytes || get(from + DIGEST_AT, 8) != gms_snapshot_digest(from, bytes))
         return GMS_E_CORRUPT;
     if (get(from + 8, 4) != SNAPSHOT_VERSION)
         return GMS_E_VERSION;
