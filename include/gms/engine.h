@@ -18,8 +18,12 @@
  * and lookup functions may be called from any thread, but calls that name the same slot must not race each other.
  *
  * Errors: every function that can fail returns a gms_status and fills *ret_error when that is not NULL. Outputs are set
- * only on success. Codes in the engine group (100..199) mean: stop serving and exit. After GMS_E_DISCONNECTED the
- * engine may go on producing tokens; no control operation is possible until the coordinator is back.
+ * only on success. Codes in the engine group (100..199) mean: stop serving and exit.
+ *
+ * While there is no coordinator the engine may go on producing tokens. A control call then waits for it, at most the
+ * operation timeout, and returns GMS_E_AGAIN: ask again. A call that was not answered when the coordinator ended is put
+ * to the next one by itself, and has one outcome. The session is attached again inside any control call, and when
+ * gms_wait_promotion is called because gms_event_fd is readable; no call is needed for what was said before.
  *
  * Slots are answered from shared memory by a few atomics: no system call, no lock, no message (invariant 6). The engine
  * picks the slot; this library schedules nothing (invariant 10).
@@ -164,8 +168,8 @@ struct gms_promotion {
 };
 
 /*
- * Blocks until this engine is chosen on all ranks. timeout_ms -1: no limit. Errors: TIMEOUT (call again), CONDEMNED,
- * DISCONNECTED, REFUSED (not parked).
+ * Blocks until this engine is chosen on all ranks. timeout_ms -1: no limit. Errors: TIMEOUT (call again), DISCONNECTED
+ * (the same, and there is no coordinator now), CONDEMNED, REFUSED (not parked).
  */
 GMS_API gms_status gms_wait_promotion(gms_session *session, int32_t timeout_ms, struct gms_promotion *ret_promotion,
                                       struct gms_error *ret_error);

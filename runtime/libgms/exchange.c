@@ -33,29 +33,43 @@ gms_status gms_session_condemn(struct gms_session *session, const char *text, si
     return GMS_E_CONDEMNED;
 }
 
-static gms_status fail_condemned(const struct gms_session *session, struct gms_error *ret_error)
+gms_status gms_session_fail_condemned(const struct gms_session *session, struct gms_error *ret_error)
 {
     return gms_fail(ret_error, GMS_E_CONDEMNED, "incarnation %" PRIu64 " of engine %" PRIu32 " is condemned%s%s: exit",
                     session->incarnation, session->engine_id, session->condemned_text[0] != '\0' ? ": " : "",
                     session->condemned_text);
 }
 
-gms_status gms_session_ready(struct gms_session *session, bool joined, struct gms_error *ret_error)
+gms_status gms_session_check(const struct gms_session *session, bool joined, struct gms_error *ret_error)
 {
     if (gms_session_condemned(session))
-        return fail_condemned(session, ret_error);
-    if (session->disconnected)
-        return gms_fail(ret_error, GMS_E_DISCONNECTED,
-                        "coordinator rank %" PRIu32 " is gone; tokens may go on, control operations may not",
-                        session->rank);
+        return gms_session_fail_condemned(session, ret_error);
     if (joined && session->incarnation == 0)
         return gms_fail(ret_error, GMS_E_REFUSED, "this session has not joined: call gms_join first");
     return GMS_OK;
 }
 
+static gms_status nobody_there(const struct gms_session *session, struct gms_error *ret_error)
+{
+    return gms_fail(ret_error, GMS_E_AGAIN,
+                    "coordinator rank %" PRIu32 " is gone and not back yet; tokens may go on, ask again",
+                    session->rank);
+}
+
+gms_status gms_session_ready(struct gms_session *session, bool joined, uint64_t deadline_ns,
+                             struct gms_error *ret_error)
+{
+    gms_status status = gms_session_check(session, joined, ret_error);
+    if (status == GMS_OK)
+        status = gms_link_wait(session, deadline_ns, ret_error);
+    return status == GMS_E_DISCONNECTED ? nobody_there(session, ret_error) : status;
+}
+
 gms_status gms_session_send(struct gms_session *session, struct gms_message *message, uint64_t deadline_ns,
                             struct gms_error *ret_error)
 {
+    if (session->fd < 0)
+        return gms_fail(ret_error, GMS_E_DISCONNECTED, "coordinator rank %" PRIu32 " is gone", session->rank);
     if (++session->last_request == 0)
         session->last_request = 1; /* 0 marks what nobody asked for */
     message->request_id = session->last_request;
@@ -86,6 +100,9 @@ static void file_transfer(struct gms_session *session, const struct gms_message 
             news = &session->transfers[i];
     if (news == NULL)
         news = &session->transfers[session->next_transfer++ % GMS_TRANSFER_RESULTS];
+    for (uint32_t i = 0; i < GMS_OPEN_TRANSFERS; i++)
+        if (session->open_transfers[i].id == message->transfer_result.id)
+            session->open_transfers[i].id = 0;
     *news = (struct gms_transfer_news){.id = message->transfer_result.id,
                                        .status = (gms_status)message->transfer_result.status};
     news->result.finished_ranks = message->transfer_result.finished;
@@ -160,15 +177,17 @@ gms_status gms_session_receive(struct gms_session *session, uint64_t deadline_ns
                                bool *ret_filed, struct gms_error *ret_error)
 {
     struct gms_message message;
+    if (session->link != GMS_LINK_UP && session->fd < 0)
+        return gms_fail(ret_error, GMS_E_DISCONNECTED, "coordinator rank %" PRIu32 " is gone", session->rank);
     gms_status status = gms_channel_receive_until(session->fd, session->buffer, deadline_ns, &message, ret_error);
     if (status == GMS_E_DISCONNECTED)
-        session->disconnected = true;
+        gms_link_lost(session);
     if (status != GMS_OK)
         return status;
     if (file_message(session, &message)) {
         gms_message_close_fds(&message);
         *ret_filed = true;
-        return gms_session_condemned(session) ? fail_condemned(session, ret_error) : GMS_OK;
+        return gms_session_condemned(session) ? gms_session_fail_condemned(session, ret_error) : GMS_OK;
     }
     *ret_filed = false;
     *ret_message = message;
@@ -200,16 +219,14 @@ static gms_status take_reply(struct gms_session *session, struct gms_message *re
     return status;
 }
 
-gms_status gms_session_ask(struct gms_session *session, struct gms_message *message, uint64_t deadline_ns,
-                           struct gms_message *ret_reply, struct gms_error *ret_error)
+/* The REPLY to what was sent just now. */
+static gms_status hear_reply(struct gms_session *session, const struct gms_message *message, uint64_t deadline_ns,
+                             struct gms_message *ret_reply, struct gms_error *ret_error)
 {
-    gms_status status = gms_session_send(session, message, deadline_ns, ret_error);
-    if (status != GMS_OK && status != GMS_E_DISCONNECTED)
-        return status;
     for (;;) {
         struct gms_message reply;
         bool filed = false;
-        status = gms_session_receive(session, deadline_ns, &reply, &filed, ret_error);
+        gms_status status = gms_session_receive(session, deadline_ns, &reply, &filed, ret_error);
         if (status == GMS_E_TIMEOUT)
             return gms_fail(ret_error, GMS_E_TIMEOUT,
                             "coordinator rank %" PRIu32 " did not answer %s in time; call again to learn the outcome",
@@ -228,6 +245,30 @@ gms_status gms_session_ask(struct gms_session *session, struct gms_message *mess
             return status;
         }
         gms_message_close_fds(&reply); /* a late answer to a call that gave up */
+    }
+}
+
+gms_status gms_session_ask(struct gms_session *session, struct gms_message *message, uint64_t deadline_ns,
+                           struct gms_message *ret_reply, struct gms_error *ret_error)
+{
+    for (;;) {
+        gms_status status = gms_session_send(session, message, deadline_ns, ret_error);
+        if (status != GMS_OK && status != GMS_E_DISCONNECTED)
+            return status;
+        status = hear_reply(session, message, deadline_ns, ret_reply, ret_error); /* its last words, too */
+        if (status != GMS_E_DISCONNECTED)
+            return status;
+        status = gms_link_wait(session, deadline_ns, ret_error);
+        if (status == GMS_E_DISCONNECTED)
+            return nobody_there(session, ret_error);
+        if (status != GMS_OK)
+            return status;
+        if (message->type == GMS_MESSAGE_TRANSFER_END) { /* said again with the transfer itself */
+            *ret_reply = (struct gms_message){.type = GMS_MESSAGE_REPLY};
+            return GMS_OK;
+        }
+        if (message->type == GMS_MESSAGE_TRANSFER_DISPATCH)
+            message->transfer.again = 1;
     }
 }
 

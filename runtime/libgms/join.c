@@ -138,7 +138,7 @@ static gms_status check_identity(const struct gms_identity *identity, struct gms
 gms_status gms_join(gms_session *session, const struct gms_identity *identity, struct gms_membership *ret_membership,
                     struct gms_error *ret_error)
 {
-    gms_status status = gms_session_ready(session, false, ret_error);
+    gms_status status = gms_session_ready(session, false, gms_session_deadline(session), ret_error);
     if (status == GMS_OK)
         status = check_identity(identity, ret_error);
     if (status == GMS_OK && session->incarnation != 0)
@@ -166,6 +166,9 @@ gms_status gms_join(gms_session *session, const struct gms_identity *identity, s
         return gms_fail(ret_error, GMS_E_PROTOCOL, "coordinator rank %" PRIu32 " admitted this engine without a number",
                         session->rank);
     session->incarnation = reply.reply.incarnation;
+    session->has_secret = reply.reply.secret.length == sizeof session->secret;
+    if (session->has_secret)
+        memcpy(session->secret, reply.reply.secret.data, sizeof session->secret);
     /* Ranks that differ were refused by the agreement. All equal and all wrong is seen only here, by each alike. */
     if (identity->world_size != session->world_size)
         return gms_fail(ret_error, GMS_E_MISMATCH,

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "core/ballot.h"
 
-enum { ENDPOINT_BYTES_MAX = 255 };
+enum { ENDPOINT_BYTES_MAX = GMS_ENDPOINT_BYTES - 1 };
 
 /* ---------------------------------------------------------------------------------------------------- park --- */
 
@@ -34,7 +34,7 @@ static gms_status map_group_memory(struct gms_session *session, struct gms_error
 
 gms_status gms_park(gms_session *session, struct gms_error *ret_error)
 {
-    gms_status status = gms_session_ready(session, true, ret_error);
+    gms_status status = gms_session_ready(session, true, gms_session_deadline(session), ret_error);
     if (status != GMS_OK || session->parked)
         return status;
     const uint64_t begun = atomic_load(&session->steps_begun), completed = atomic_load(&session->steps_completed);
@@ -84,17 +84,21 @@ static gms_status hear(struct gms_session *session, uint32_t request_id, uint64_
 gms_status gms_wait_promotion(gms_session *session, int32_t timeout_ms, struct gms_promotion *ret_promotion,
                               struct gms_error *ret_error)
 {
-    gms_status status = gms_session_ready(session, true, ret_error);
+    gms_status status = gms_session_check(session, true, ret_error);
     if (status != GMS_OK)
         return status;
     if (!session->parked)
         return gms_fail(ret_error, GMS_E_REFUSED, "not parked: call gms_park first");
     const uint64_t deadline_ns = timeout_ms < 0 ? UINT64_MAX : gms_clock_ns() + (uint64_t)timeout_ms * GMS_NS_PER_MS;
-    /* With timeout 0 this is also how an engine with a loop of its own lets messages in, so what waits is read even
-     * when the promotion is here already. */
-    while (status == GMS_OK)
-        status = hear(session, 0, session->promotion.arrived ? 0 : deadline_ns, ret_error);
-    if (status == GMS_E_TIMEOUT && session->promotion.arrived)
+    /* With timeout 0 this is also how an engine with a loop of its own lets messages in, and is attached again, so what
+     * waits is read even when the promotion is here already. */
+    do {
+        const uint64_t until_ns = session->promotion.arrived ? 0 : deadline_ns;
+        status = gms_link_wait(session, until_ns, ret_error);
+        while (status == GMS_OK)
+            status = hear(session, 0, session->promotion.arrived ? 0 : deadline_ns, ret_error);
+    } while (status == GMS_E_DISCONNECTED && !session->promotion.arrived && gms_clock_ns() < deadline_ns);
+    if ((status == GMS_E_TIMEOUT || status == GMS_E_DISCONNECTED) && session->promotion.arrived)
         status = GMS_OK;
     else if (status == GMS_E_TIMEOUT)
         return gms_fail(ret_error, GMS_E_TIMEOUT, "not promoted within %" PRId32 " ms", timeout_ms);
@@ -108,7 +112,7 @@ gms_status gms_wait_promotion(gms_session *session, int32_t timeout_ms, struct g
 
 gms_status gms_adopt(gms_session *session, struct gms_adoption *ret_adoption, struct gms_error *ret_error)
 {
-    gms_status status = gms_session_ready(session, true, ret_error);
+    gms_status status = gms_session_ready(session, true, gms_session_deadline(session), ret_error);
     if (status != GMS_OK)
         return status;
     if (!session->promotion_taken)
@@ -144,7 +148,7 @@ gms_status gms_adopt(gms_session *session, struct gms_adoption *ret_adoption, st
 
 gms_status gms_wake(gms_session *session, struct gms_error *ret_error)
 {
-    gms_status status = gms_session_ready(session, true, ret_error);
+    gms_status status = gms_session_check(session, true, ret_error);
     if (status == GMS_OK && !session->promotion_taken)
         return gms_fail(ret_error, GMS_E_REFUSED, "not promoted: gms_wait_promotion has to return first");
     return status;
@@ -152,7 +156,7 @@ gms_status gms_wake(gms_session *session, struct gms_error *ret_error)
 
 gms_status gms_serve(gms_session *session, const char *endpoint, struct gms_error *ret_error)
 {
-    gms_status status = gms_session_ready(session, true, ret_error);
+    gms_status status = gms_session_ready(session, true, gms_session_deadline(session), ret_error);
     if (status != GMS_OK)
         return status;
     if (!session->adopted)
@@ -162,11 +166,23 @@ gms_status gms_serve(gms_session *session, const char *endpoint, struct gms_erro
         return gms_fail(ret_error, GMS_E_INVALID, "the endpoint has more than %d bytes", ENDPOINT_BYTES_MAX);
     const uint64_t deadline_ns = gms_session_deadline(session);
     struct gms_message ready = {.type = GMS_MESSAGE_READY, .ready = {.incarnation = session->incarnation}};
-    ready.ready.endpoint = (struct gms_bytes){endpoint != NULL ? endpoint : "", (uint32_t)length};
-    if (session->serving_epoch < session->promotion.epoch)
+    memcpy(session->endpoint, endpoint != NULL ? endpoint : "", length);
+    session->endpoint[length] = '\0';
+    ready.ready.endpoint = (struct gms_bytes){session->endpoint, (uint32_t)length};
+    if (session->serving_epoch < session->promotion.epoch) {
         status = gms_session_send(session, &ready, deadline_ns, ret_error);
-    while (status == GMS_OK && session->serving_epoch < session->promotion.epoch)
-        status = hear(session, ready.request_id, deadline_ns, ret_error);
+        session->ready_request = ready.request_id;
+        session->said_ready = true; /* from here on every new coordinator is told by itself */
+    }
+    while ((status == GMS_OK || status == GMS_E_DISCONNECTED) && session->serving_epoch < session->promotion.epoch) {
+        if (status == GMS_E_DISCONNECTED && gms_clock_ns() >= deadline_ns)
+            return gms_fail(ret_error, GMS_E_AGAIN, "coordinator rank %" PRIu32 " is gone and not back yet; ask again",
+                            session->rank);
+        if (session->fd < 0 || session->link != GMS_LINK_UP)
+            status = gms_link_wait(session, deadline_ns, ret_error);
+        else
+            status = hear(session, session->ready_request, deadline_ns, ret_error);
+    }
     if (status == GMS_E_TIMEOUT)
         return gms_fail(ret_error, GMS_E_TIMEOUT, "not every rank was ready to serve under epoch %" PRIu64 " in time",
                         session->promotion.epoch);

@@ -92,7 +92,10 @@ static gms_status propose_attach(struct gms_session *session, const struct gms_p
     proposal.propose.fields[3] = description->block_bytes;
     const uint32_t attempts = session->operation_timeout_ms / ATTACH_RETRY_MS + 1;
     for (uint32_t attempt = 1;; attempt++) {
+        const uint32_t sequence = session->next_sequence;
         gms_status status = gms_session_propose(session, &proposal, ret_reply, ret_error);
+        if (session->next_sequence == sequence) /* not the group's word: the caller asks again, under the same number */
+            return status;
         if (description->kind != GMS_POOL_WEIGHTS || (status != GMS_E_BUSY && status != GMS_E_AGAIN))
             return status;
         if (attempt == attempts)
@@ -121,7 +124,6 @@ static gms_status take_memory(struct gms_pool *pool, struct gms_message *reply, 
                                                     .slot_count = description->slot_count,
                                                     .block_bytes = description->block_bytes,
                                                     .identity_digest = session->identity_digest,
-                                                    .world = session->world,
                                                     .incarnation = session->incarnation};
     status = gms_directory_open(reply->fds[1], &expected, &pool->directory, ret_error);
     if (status == GMS_OK)
@@ -168,7 +170,7 @@ static gms_status make_slot_tables(struct gms_pool *pool, struct gms_error *ret_
 gms_status gms_pool_attach(gms_session *session, const struct gms_pool_description *description, gms_pool **ret_pool,
                            struct gms_error *ret_error)
 {
-    gms_status status = gms_session_ready(session, true, ret_error);
+    gms_status status = gms_session_ready(session, true, gms_session_deadline(session), ret_error);
     if (status == GMS_OK)
         status = check_description(session, description, ret_error);
     if (status != GMS_OK)
@@ -301,7 +303,7 @@ static gms_status propose_publish(struct gms_pool *pool, bool *ret_decided, stru
 gms_status gms_publish(gms_pool *pool, struct gms_error *ret_error)
 {
     const struct gms_vmm *vmm = gms_vmm_host();
-    gms_status status = gms_session_ready(pool->session, true, ret_error);
+    gms_status status = gms_session_ready(pool->session, true, gms_session_deadline(pool->session), ret_error);
     if (status != GMS_OK)
         return status;
     if (!pool->must_publish)
@@ -329,7 +331,7 @@ gms_status gms_publish(gms_pool *pool, struct gms_error *ret_error)
 gms_status gms_pool_release(gms_pool *pool, struct gms_error *ret_error)
 {
     struct gms_session *session = pool->session;
-    gms_status status = gms_session_ready(session, true, ret_error);
+    gms_status status = gms_session_ready(session, true, gms_session_deadline(session), ret_error);
     if (status != GMS_OK)
         return status;
     if (pool->description.kind == GMS_POOL_KV &&

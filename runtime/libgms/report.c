@@ -43,7 +43,7 @@ static gms_status ask_and_drop(struct gms_session *session, struct gms_message *
 
 gms_status gms_report_sticky_error(gms_session *session, int32_t code, const char *text, struct gms_error *ret_error)
 {
-    gms_status status = gms_session_ready(session, true, ret_error);
+    gms_status status = gms_session_ready(session, true, gms_session_deadline(session), ret_error);
     if (status != GMS_OK)
         return status;
     struct gms_message sticky = {.type = GMS_MESSAGE_STICKY,
@@ -63,9 +63,18 @@ static struct gms_transfer_news *find_news(struct gms_session *session, uint64_t
     return NULL;
 }
 
+/* 0: a free place. NULL: none. */
+static struct gms_open_transfer *find_open(struct gms_session *session, uint64_t transfer_id)
+{
+    for (uint32_t i = 0; i < GMS_OPEN_TRANSFERS; i++)
+        if (session->open_transfers[i].id == transfer_id)
+            return &session->open_transfers[i];
+    return NULL;
+}
+
 static gms_status transfer_ready(struct gms_session *session, uint64_t transfer_id, struct gms_error *ret_error)
 {
-    gms_status status = gms_session_ready(session, true, ret_error);
+    gms_status status = gms_session_ready(session, true, gms_session_deadline(session), ret_error);
     if (status == GMS_OK && transfer_id == 0)
         return gms_fail(ret_error, GMS_E_INVALID, "transfer 0: transfers are named by numbers from 1");
     return status;
@@ -82,7 +91,12 @@ gms_status gms_transfer_dispatch(gms_session *session, uint64_t transfer_id, uin
     struct gms_message dispatch = {
         .type = GMS_MESSAGE_TRANSFER_DISPATCH,
         .transfer = {.incarnation = session->incarnation, .id = transfer_id, .part_count = part_count}};
+    struct gms_open_transfer *open = find_open(session, 0);
+    if (open != NULL)
+        *open = (struct gms_open_transfer){.id = transfer_id, .part_count = part_count};
     status = ask_and_drop(session, &dispatch, ret_error);
+    if (status != GMS_OK && status != GMS_E_AGAIN && status != GMS_E_TIMEOUT && open != NULL)
+        open->id = 0; /* refused */
     /* A number may be used again: whatever was told before this answer is about its predecessor. */
     struct gms_transfer_news *old = find_news(session, transfer_id);
     if (status == GMS_OK && old != NULL)
@@ -99,6 +113,11 @@ gms_status gms_transfer_end_part(gms_session *session, uint64_t transfer_id, uin
     struct gms_message end = {
         .type = GMS_MESSAGE_TRANSFER_END,
         .transfer = {.incarnation = session->incarnation, .id = transfer_id, .part = part, .failed = failed != 0}};
+    struct gms_open_transfer *open = find_open(session, transfer_id);
+    if (open != NULL && part < 32) {
+        open->ended_mask |= UINT32_C(1) << part;
+        open->failed_mask |= failed != 0 ? UINT32_C(1) << part : 0;
+    }
     return ask_and_drop(session, &end, ret_error);
 }
 
@@ -115,9 +134,17 @@ gms_status gms_transfer_wait(gms_session *session, uint64_t transfer_id, int32_t
     struct gms_transfer_news *news = find_news(session, transfer_id);
     if (news == NULL)
         status = gms_session_send(session, &wait, gms_session_deadline(session), ret_error);
-    while (status == GMS_OK && (news = find_news(session, transfer_id)) == NULL) {
+    while ((status == GMS_OK || status == GMS_E_DISCONNECTED) && (news = find_news(session, transfer_id)) == NULL) {
         struct gms_message message;
         bool filed = false;
+        if (session->link != GMS_LINK_UP) {
+            status = gms_link_wait(session, deadline_ns, ret_error);
+            if (status == GMS_E_DISCONNECTED)
+                status = GMS_E_TIMEOUT;
+            else if (status == GMS_OK)
+                status = gms_session_send(session, &wait, gms_session_deadline(session), ret_error);
+            continue;
+        }
         status = gms_session_receive(session, deadline_ns, &message, &filed, ret_error);
         if (status != GMS_OK || filed)
             continue;

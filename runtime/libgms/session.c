@@ -3,10 +3,11 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -16,7 +17,7 @@
 #include "core/ballot.h"
 #include "gms/version.h"
 
-enum { DEFAULT_OPEN_TIMEOUT_MS = 10000, LAUNCH_BYTES_MAX = 127 };
+enum { DEFAULT_OPEN_TIMEOUT_MS = 10000, LAUNCH_BYTES_MAX = GMS_LAUNCH_ID_BYTES - 1, CONNECT_PAUSE_MS = 20 };
 
 const char *gms_version(void)
 {
@@ -103,52 +104,17 @@ static gms_status read_settings(const struct gms_open_options *options, struct s
     return status;
 }
 
-/* The end of this socket is how the coordinator hears that we died, and the kernel closes low descriptors first. */
-static gms_status raise_socket(int *fd, struct gms_error *ret_error)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
-        return GMS_OK;
-    int minimum = 0;
-    if (limit.rlim_cur > 901)
-        minimum = 900;
-    else if (limit.rlim_cur > 201)
-        minimum = 200;
-    return minimum == 0 ? GMS_OK : gms_fd_raise(fd, minimum, ret_error);
-}
-
+/* Until somebody listens: a coordinator that is being started again is no reason to give up. */
 static gms_status connect_coordinator(struct gms_session *session, const struct settings *settings,
                                       struct gms_error *ret_error)
 {
-    char path[GMS_RUN_PATH_BYTES];
-    gms_status status = gms_run_dir_path(settings->run_dir, "c", (int32_t)settings->rank, path, ret_error);
-    if (status != GMS_OK)
-        return status;
-    status = gms_channel_connect(path, gms_clock_poll_ms(settings->deadline_ns), &session->fd, ret_error);
-    if (status == GMS_E_NOT_FOUND || status == GMS_E_DISCONNECTED)
-        return gms_fail(ret_error, GMS_E_DISCONNECTED,
-                        "no coordinator listens at %s: is gms-coord rank %" PRIu32 " running with this run directory?",
-                        path, settings->rank);
-    if (status != GMS_OK)
-        return status;
-    return raise_socket(&session->fd, ret_error);
-}
-
-static gms_status say_hello(struct gms_session *session, const struct settings *settings, struct gms_error *ret_error)
-{
-    struct gms_message hello = {.type = GMS_MESSAGE_HELLO, .fds = {-1, -1, -1, -1}, .fd_count = 1};
-    gms_status status = gms_pidfd_open(getpid(), &hello.fds[0], ret_error);
-    if (status != GMS_OK)
-        return status;
-    hello.hello.role = GMS_CLIENT_ENGINE;
-    hello.hello.pid = (uint32_t)getpid();
-    hello.hello.engine_id = settings->engine_id;
-    hello.hello.rank = settings->rank;
-    hello.hello.launch = (struct gms_bytes){settings->launch, (uint32_t)strlen(settings->launch)};
-    hello.hello.version = (struct gms_bytes){GMS_VERSION, (uint32_t)strlen(GMS_VERSION)};
-    status = gms_session_send(session, &hello, settings->deadline_ns, ret_error);
-    gms_fd_close(&hello.fds[0]);
-    return status;
+    for (;;) {
+        gms_status status = gms_link_connect(session, gms_clock_poll_ms(settings->deadline_ns), ret_error);
+        const int left_ms = gms_clock_poll_ms(settings->deadline_ns);
+        if (status != GMS_E_DISCONNECTED || left_ms == 0)
+            return status;
+        (void)poll(NULL, 0, left_ms < CONNECT_PAUSE_MS ? left_ms : CONNECT_PAUSE_MS);
+    }
 }
 
 static gms_status be_welcomed(struct gms_session *session, const struct settings *settings, struct gms_error *ret_error)
@@ -163,22 +129,7 @@ static gms_status be_welcomed(struct gms_session *session, const struct settings
                         settings->rank);
     if (status != GMS_OK)
         return status;
-    if (message.type == GMS_MESSAGE_REPLY && message.reply.status != GMS_OK) {
-        status = gms_reply_error(&message, ret_error);
-    } else if (message.type != GMS_MESSAGE_WELCOME) {
-        status = gms_fail(ret_error, GMS_E_PROTOCOL, "coordinator rank %" PRIu32 " answered HELLO with %s",
-                          settings->rank, gms_message_name(message.type));
-    } else if (message.welcome.rank != settings->rank || message.welcome.world_size == 0 ||
-               message.welcome.world_size > GMS_MAX_RANKS || message.welcome.rank >= message.welcome.world_size) {
-        status = gms_fail(ret_error, GMS_E_PROTOCOL,
-                          "the coordinator at rank %" PRIu32 "'s socket says it is rank %" PRIu32 " of %" PRIu32,
-                          settings->rank, message.welcome.rank, message.welcome.world_size);
-    } else {
-        session->world = message.welcome.world;
-        session->world_size = message.welcome.world_size;
-        session->kv_verify_full = message.welcome.kv_verify_full != 0;
-        session->operation_timeout_ms = message.welcome.operation_timeout_ms;
-    }
+    status = gms_link_welcomed(session, &message, ret_error);
     gms_message_close_fds(&message);
     return status;
 }
@@ -197,19 +148,25 @@ gms_status gms_open(const struct gms_open_options *options, gms_session **ret_se
         return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for a session (%zu bytes)",
                         sizeof *session + GMS_WIRE_MAX_BYTES);
     }
-    session->fd = -1;
+    session->fd = session->event_fd = session->timer_fd = -1;
+    session->link = GMS_LINK_GREETING;
+    snprintf(session->launch, sizeof session->launch, "%s", settings.launch);
     session->rank = settings.rank;
     session->engine_id = settings.engine_id;
     session->launch_digest = XXH3_64bits(settings.launch, strlen(settings.launch));
     session->next_sequence = 1;
     atomic_init(&session->gate, GMS_E_REFUSED);
-    status = connect_coordinator(session, &settings, ret_error);
+    status = gms_run_dir_path(settings.run_dir, "c", (int32_t)settings.rank, session->path, ret_error);
     if (status == GMS_OK)
-        status = say_hello(session, &settings, ret_error);
+        status = gms_link_open(session, ret_error);
+    if (status == GMS_OK)
+        status = connect_coordinator(session, &settings, ret_error);
+    if (status == GMS_OK)
+        status = gms_link_hello(session, settings.deadline_ns, ret_error);
     if (status == GMS_OK || status == GMS_E_DISCONNECTED) /* a refusal may be waiting behind a closed connection */
         status = session->fd >= 0 ? be_welcomed(session, &settings, ret_error) : status;
     if (status != GMS_OK) {
-        gms_fd_close(&session->fd);
+        gms_link_close(session);
         free(session->buffer);
         free(session);
         return status;
@@ -220,14 +177,14 @@ gms_status gms_open(const struct gms_open_options *options, gms_session **ret_se
 
 int gms_event_fd(const gms_session *session)
 {
-    return session->fd;
+    return session->event_fd;
 }
 
 /* Goodbye makes released slots idle for the successor. With a step in flight that would be a lie, so then the end of
  * the socket has to speak for itself. */
 static void say_goodbye(struct gms_session *session)
 {
-    if (session->disconnected || session->incarnation == 0 ||
+    if (session->link != GMS_LINK_UP || session->incarnation == 0 ||
         atomic_load(&session->steps_completed) != atomic_load(&session->steps_begun))
         return;
     struct gms_message leaving = {.type = GMS_MESSAGE_LEAVING, .plain = {.incarnation = session->incarnation}};
@@ -241,7 +198,7 @@ void gms_close(gms_session *session)
     say_goodbye(session);
     for (uint32_t i = 0; i < GMS_MAX_POOLS; i++)
         gms_pool_free(session->pools[i]);
-    gms_fd_close(&session->fd);
+    gms_link_close(session);
     gms_blocks_free(session);
     free(session->buffer);
     free(session);

@@ -14,12 +14,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/run_dir.h"
 #include "directory/directory.h"
 #include "gms/engine.h"
 #include "vmm/vmm.h"
 #include "wire/channel.h"
 
-enum { GMS_TRANSFER_RESULTS = 64, GMS_FAILED_BITMAP_BYTES = 128 };
+enum {
+    GMS_TRANSFER_RESULTS = 64,
+    GMS_OPEN_TRANSFERS = 64,
+    GMS_FAILED_BITMAP_BYTES = 128,
+    GMS_ENDPOINT_BYTES = 256,
+    GMS_LAUNCH_ID_BYTES = 128,
+};
 
 /* ------------------------------------------------------------------------------------------------ spin lock --- */
 
@@ -114,9 +121,27 @@ struct gms_transfer_news {
     char text[GMS_ERROR_TEXT_BYTES];
 };
 
+/* A transfer that this rank has dispatched and whose end it has not been told: said again to a new coordinator. */
+struct gms_open_transfer {
+    uint64_t id; /* 0: free */
+    uint32_t part_count, ended_mask, failed_mask;
+};
+
+/* The diagram is in attach.c. */
+enum gms_link { GMS_LINK_UP, GMS_LINK_DOWN, GMS_LINK_GREETING };
+
 struct gms_session {
-    int fd;
-    bool disconnected;
+    int fd; /* to the coordinator; -1 while there is none */
+    enum gms_link link;
+    int event_fd, timer_fd; /* an epoll of socket and timer: stays the same while sockets come and go */
+    uint64_t lost_ns, retry_ns, pause_ns, greeting_deadline_ns;
+    char path[GMS_RUN_PATH_BYTES], launch[GMS_LAUNCH_ID_BYTES];
+    uint8_t secret[GMS_SECRET_BYTES]; /* of our incarnation */
+    bool has_secret;
+    bool said_ready; /* and where we can be reached, then */
+    uint32_t ready_request;
+    char endpoint[GMS_ENDPOINT_BYTES];
+    struct gms_open_transfer open_transfers[GMS_OPEN_TRANSFERS];
     uint32_t rank, engine_id;
     uint64_t launch_digest;
     uint64_t world;
@@ -145,17 +170,40 @@ struct gms_session {
     struct gms_block_index blocks;
 };
 
+/* attach.c: the connection to the coordinator. */
+
+/* Makes and closes what gms_event_fd gives. */
+gms_status gms_link_open(struct gms_session *session, struct gms_error *ret_error);
+void gms_link_close(struct gms_session *session);
+gms_status gms_link_connect(struct gms_session *session, int timeout_ms, struct gms_error *ret_error);
+gms_status gms_link_hello(struct gms_session *session, uint64_t deadline_ns, struct gms_error *ret_error);
+/* The answer to HELLO: OK is UP. */
+gms_status gms_link_welcomed(struct gms_session *session, const struct gms_message *message,
+                             struct gms_error *ret_error);
+/* Its end was read. */
+void gms_link_lost(struct gms_session *session);
+/* Does what is due to bring it back, without blocking: OK (up), DISCONNECTED (not yet), CONDEMNED. */
+gms_status gms_link_step(struct gms_session *session, struct gms_error *ret_error);
+/* The same until `deadline_ns`. */
+gms_status gms_link_wait(struct gms_session *session, uint64_t deadline_ns, struct gms_error *ret_error);
+
 /* exchange.c: the conversation with the coordinator. */
 
-/* Refuses control calls of a condemned or disconnected session, and before join where `joined`. */
-gms_status gms_session_ready(struct gms_session *session, bool joined, struct gms_error *ret_error);
+/* Refuses control calls of a condemned session, and before join where `joined`; waits for a coordinator until
+ * `deadline_ns`, then AGAIN. */
+gms_status gms_session_ready(struct gms_session *session, bool joined, uint64_t deadline_ns,
+                             struct gms_error *ret_error);
+/* The same without a look at the coordinator, for calls that ask it nothing. */
+gms_status gms_session_check(const struct gms_session *session, bool joined, struct gms_error *ret_error);
+gms_status gms_session_fail_condemned(const struct gms_session *session, struct gms_error *ret_error);
 gms_status gms_session_send(struct gms_session *session, struct gms_message *message, uint64_t deadline_ns,
                             struct gms_error *ret_error);
 /* Waits for one message. What the coordinator says by itself is filed and *ret_filed is true; a REPLY, WELCOME or
  * TRANSFER_RESULT that is not filed is handed out and belongs to the caller, descriptors included. */
 gms_status gms_session_receive(struct gms_session *session, uint64_t deadline_ns, struct gms_message *ret_message,
                                bool *ret_filed, struct gms_error *ret_error);
-/* Sends and waits for the REPLY; what it says becomes the result. On GMS_OK *ret_reply belongs to the caller. */
+/* Sends and waits for the REPLY; what it says becomes the result. On GMS_OK *ret_reply belongs to the caller. When the
+ * coordinator ends meanwhile the next one is asked the same; AGAIN when there is none until `deadline_ns`. */
 gms_status gms_session_ask(struct gms_session *session, struct gms_message *message, uint64_t deadline_ns,
                            struct gms_message *ret_reply, struct gms_error *ret_error);
 /* A REPLY that refuses, as an error: its words and its rank. Returns its status, OK when it refuses nothing. */

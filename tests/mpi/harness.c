@@ -95,20 +95,6 @@ static bool keeper_listens(void *context)
     return true;
 }
 
-static bool all_answer(void *context)
-{
-    const struct cluster *cluster = context;
-    if (gms_pidfd_ended(cluster->launcher))
-        return true; /* the caller looks */
-    for (uint32_t rank = 0; rank < cluster->ranks; rank++) {
-        json_t *status = cluster_status(cluster, rank);
-        if (status == NULL)
-            return false;
-        json_decref(status);
-    }
-    return true;
-}
-
 static void show_log(const struct cluster *cluster)
 {
     char line[1024];
@@ -130,7 +116,6 @@ int run_program(char *const words[], const char *log)
 
 void cluster_prepare(struct cluster *cluster, const struct cluster_options *options, bool keeper)
 {
-    char path[512];
     memset(cluster, 0, sizeof *cluster);
     cluster->ranks = options->ranks;
     cluster->keeper = cluster->launcher = -1;
@@ -158,6 +143,12 @@ void cluster_prepare(struct cluster *cluster, const struct cluster_options *opti
 
     if (!keeper)
         return;
+    cluster_start_keeper(cluster);
+}
+
+void cluster_start_keeper(struct cluster *cluster)
+{
+    char path[512];
     char *words[] = {(char *)(uintptr_t)program("gms-keeper", path), "--run-dir", cluster->run_dir, NULL};
     cluster->keeper_pid = spawn(words, cluster->log, &cluster->keeper);
     if (!eventually(keeper_listens, cluster, HARNESS_DEADLINE_MS)) {
@@ -166,28 +157,75 @@ void cluster_prepare(struct cluster *cluster, const struct cluster_options *opti
     }
 }
 
+void cluster_kill_keeper(struct cluster *cluster)
+{
+    gms_pidfd_signal(cluster->keeper, SIGKILL);
+    reap(cluster->keeper_pid, &cluster->keeper);
+}
+
+void cluster_kill_coordinators(struct cluster *cluster, int32_t rank)
+{
+    int victims[HARNESS_RANKS];
+    for (uint32_t i = 0; i < cluster->ranks; i++)
+        victims[i] = rank < 0 || (uint32_t)rank == i ? cluster_coordinator(cluster, i) : -1;
+    for (uint32_t i = 0; i < cluster->ranks; i++) {
+        if (victims[i] >= 0)
+            gms_pidfd_signal(victims[i], SIGKILL);
+        gms_fd_close(&victims[i]);
+    }
+    if (cluster_wait_end(cluster, HARNESS_DEADLINE_MS) < 0)
+        fail_msg("mpirun did not end");
+}
+
 /* Each rank's exit code, written by a parent of its own: mpirun tells only one, and drops output when it aborts a job.
  */
 static const char reporting[] =
     "trap '' TERM; log=$1; shift; \"$0\" \"$@\"; code=$?; echo \"coordinator exit $code\" >>\"$log\"; exit $code";
 
-void cluster_start(struct cluster *cluster, const struct cluster_options *options)
+void cluster_launch(struct cluster *cluster, const char *word)
 {
     char path[512], ranks[16];
-    cluster_prepare(cluster, options, true);
-    snprintf(ranks, sizeof ranks, "%u", options->ranks);
+    snprintf(ranks, sizeof ranks, "%u", cluster->ranks);
     program("gms-coord", path);
-    char *plain[] = {"mpirun",   "--oversubscribe", "-n",          ranks,  path,
-                     "--config", cluster->config,   "--log-level", "info", NULL};
+    char *last = (char *)(uintptr_t)word;
+    char *plain[] = {"mpirun",        "--oversubscribe", "-n",   ranks, path, "--config",
+                     cluster->config, "--log-level",     "info", last,  NULL};
     char *reported[] = {
         "mpirun", "--oversubscribe", "-n",       ranks,           "sh",          "-c",   (char *)(uintptr_t)reporting,
-        path,     cluster->log,      "--config", cluster->config, "--log-level", "info", NULL};
-    cluster->launcher_pid = spawn(options->report_exits ? reported : plain, cluster->log, &cluster->launcher);
-    bool answered = eventually(all_answer, cluster, HARNESS_DEADLINE_MS);
+        path,     cluster->log,      "--config", cluster->config, "--log-level", "info", last,
+        NULL};
+    cluster->launcher_pid = spawn(cluster->report_exits ? reported : plain, cluster->log, &cluster->launcher);
+}
+
+void cluster_start(struct cluster *cluster, const struct cluster_options *options)
+{
+    cluster_prepare(cluster, options, true);
+    cluster->report_exits = options->report_exits;
+    cluster_relaunch(cluster, NULL);
+}
+
+static bool new_world_answers(void *context)
+{
+    const struct cluster *cluster = context;
+    if (gms_pidfd_ended(cluster->launcher))
+        return true; /* the caller looks */
+    for (uint32_t rank = 0; rank < cluster->ranks; rank++) {
+        int64_t world = cluster_number(cluster, rank, "world");
+        if (world < 0 || world == cluster->world)
+            return false;
+    }
+    return true;
+}
+
+void cluster_relaunch(struct cluster *cluster, const char *word)
+{
+    cluster_launch(cluster, word);
+    bool answered = eventually(new_world_answers, cluster, HARNESS_DEADLINE_MS);
     if (!answered || gms_pidfd_ended(cluster->launcher)) {
         show_log(cluster);
         fail_msg("the coordinators did not start");
     }
+    cluster->world = cluster_number(cluster, 0, "world");
 }
 
 int cluster_wait_end(struct cluster *cluster, int timeout_ms)

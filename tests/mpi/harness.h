@@ -35,10 +35,20 @@ struct cluster {
     uint32_t ranks;
     int keeper, launcher; /* pidfds */
     pid_t keeper_pid, launcher_pid;
+    bool report_exits;
+    int64_t world; /* of the coordinators that were seen last */
 };
 
 /* Starts and waits until every rank answers. Fails the test when it does not. */
 void cluster_start(struct cluster *cluster, const struct cluster_options *options);
+/* Starts the coordinators (again), with one more word on their command line (NULL: none), and does not wait. */
+void cluster_launch(struct cluster *cluster, const char *word);
+/* The same, and waits until every rank answers in a world that is not the former one. Fails the test when none does. */
+void cluster_relaunch(struct cluster *cluster, const char *word);
+/* SIGKILL to one coordinator rank; -1: all of them. Then waits for the end of mpirun. */
+void cluster_kill_coordinators(struct cluster *cluster, int32_t rank);
+void cluster_kill_keeper(struct cluster *cluster);
+void cluster_start_keeper(struct cluster *cluster);
 /* Planned stop, checked: exit 0. Removes the directory. */
 void cluster_stop(struct cluster *cluster);
 /* Removes what is left of one whose coordinators have ended already (or are to be ended). */

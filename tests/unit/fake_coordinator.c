@@ -57,8 +57,12 @@ static void join(struct fake_coordinator *fake, struct fake_client *client, cons
     client->incarnation = ++fake->incarnations;
     client->local_digest = request->propose.local_digest;
     client->next_sequence = 1;
-    struct gms_message reply = {
-        .reply = {.rank = -1, .kind = GMS_OPERATION_JOIN, .incarnation = client->incarnation, .epoch = fake->epoch}};
+    memset(client->secret, 0x50 + (int)client->incarnation, sizeof client->secret);
+    struct gms_message reply = {.reply = {.rank = -1,
+                                          .kind = GMS_OPERATION_JOIN,
+                                          .incarnation = client->incarnation,
+                                          .epoch = fake->epoch,
+                                          .secret = {client->secret, sizeof client->secret}}};
     answer(client, &reply, request->request_id);
 }
 
@@ -202,6 +206,7 @@ static void proposed(struct fake_coordinator *fake, struct fake_client *client, 
     if (fake->chatter)
         talk(fake, client);
     if (fake->hang_up_next) {
+        fake->hang_up_next = false;
         drop_client(client);
         return;
     }
@@ -243,8 +248,39 @@ static void proposed(struct fake_coordinator *fake, struct fake_client *client, 
 
 /* ------------------------------------------------------------------------------------------------ messages --- */
 
+/* An engine that had a session comes back over a new connection: what is known of it moves there. */
+static struct fake_client *attach_again(struct fake_coordinator *fake, struct fake_client *client,
+                                        const struct gms_message *request)
+{
+    for (int i = 0; i < FAKE_CLIENTS; i++) {
+        struct fake_client *known = &fake->clients[i];
+        if (known->incarnation != request->hello.incarnation || known->fd >= 0)
+            continue;
+        MUST(request->hello.secret.length == sizeof known->secret &&
+             memcmp(request->hello.secret.data, known->secret, sizeof known->secret) == 0);
+        known->fd = client->fd;
+        client->fd = -1;
+        fake->attached_again++;
+        return known;
+    }
+    MUST(false);
+    return NULL;
+}
+
 static void greet(struct fake_coordinator *fake, struct fake_client *client, const struct gms_message *request)
 {
+    if (fake->forgotten && request->hello.incarnation != 0) {
+        static const char text[] = "not a member any more";
+        const struct gms_message refusal = {
+            .type = GMS_MESSAGE_REPLY,
+            .request_id = request->request_id,
+            .reply = {.status = GMS_E_CONDEMNED, .rank = 0, .text = {text, sizeof text - 1}}};
+        (void)gms_channel_send(client->fd, &refusal, NULL);
+        drop_client(client);
+        return;
+    }
+    if (request->hello.incarnation != 0)
+        client = attach_again(fake, client, request);
     MUST(request->type == GMS_MESSAGE_HELLO && request->fd_count == 1);
     MUST(gms_pidfd_pid(request->fds[0]) == getpid());
     MUST(request->hello.role == GMS_CLIENT_ENGINE && request->hello.pid == (uint32_t)getpid());
@@ -286,6 +322,10 @@ static void handle(struct fake_coordinator *fake, struct fake_client *client, co
         client->wait_request = message->request_id;
     } else if (message->type == GMS_MESSAGE_TRANSFER_DISPATCH || message->type == GMS_MESSAGE_TRANSFER_END) {
         fake->transfer_messages++;
+        if (message->transfer.again != 0) {
+            fake->again_ended_mask = message->transfer.ended_mask;
+            fake->again_failed_mask = message->transfer.failed_mask;
+        }
         answer_status(client, message, message->transfer.id == 666 ? GMS_E_BUSY : GMS_OK);
     } else {
         MUST(false);
@@ -339,6 +379,8 @@ static void *run(void *context)
                 if (fake->clients[i].fd < 0 && fake->clients[i].incarnation == 0)
                     client = &fake->clients[i];
             MUST(client != NULL);
+            if (fake->away)
+                gms_fd_close(&fd);
             client->fd = fd;
         }
         pthread_mutex_unlock(&fake->lock);
@@ -379,6 +421,13 @@ void fake_stop(struct fake_coordinator *fake)
     }
     for (int pool = 0; pool < GMS_MAX_POOLS; pool++)
         gms_vmm_host()->release(&fake->pools[pool].memory);
+}
+
+void fake_hang_up(struct fake_coordinator *fake, uint64_t incarnation)
+{
+    pthread_mutex_lock(&fake->lock);
+    drop_client(fake_find(fake, incarnation));
+    pthread_mutex_unlock(&fake->lock);
 }
 
 void fake_send(struct fake_coordinator *fake, uint64_t incarnation, const struct gms_message *message)

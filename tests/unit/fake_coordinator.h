@@ -31,6 +31,7 @@ struct fake_client {
     uint32_t engine_id;
     uint64_t incarnation, local_digest;
     uint32_t next_sequence;
+    uint8_t secret[GMS_SECRET_BYTES];
     bool parked, left, ready;
     struct gms_directory directories[GMS_MAX_POOLS]; /* base NULL: none */
     uint64_t waits_for;                              /* transfer */
@@ -56,6 +57,7 @@ struct fake_coordinator {
     uint64_t incarnations, epoch;
     struct fake_seen seen; /* the last proposal */
     uint32_t proposals, sticky_code, transfer_messages;
+    uint32_t attached_again, again_ended_mask, again_failed_mask;
     bool order_broken; /* a sequence number that was not the next */
     char endpoint[256];
 
@@ -65,8 +67,10 @@ struct fake_coordinator {
     bool silent;       /* proposals are not answered */
     bool chatter;      /* says much by itself before each answer */
     bool condemn_next; /* CONDEMNED instead of the next answer */
-    bool hang_up_next; /* closes instead of the next answer */
+    bool hang_up_next; /* closes instead of the next answer, once */
     bool deaf_to_ready;
+    bool away;      /* closes every new connection: a coordinator that is not back yet */
+    bool forgotten; /* knows no earlier incarnation */
 };
 
 void fake_start(struct fake_coordinator *fake);
@@ -77,6 +81,8 @@ struct fake_client *fake_find(struct fake_coordinator *fake, uint64_t incarnatio
 /* What follows when `source` (0: nobody) is dead: classifies into `successor` and promotes it under the next epoch. */
 void fake_promote(struct fake_coordinator *fake, uint64_t source, uint64_t successor, bool source_clean,
                   struct gms_classification *ret_counts);
+/* Ends the connection of an incarnation, as a coordinator's end does. */
+void fake_hang_up(struct fake_coordinator *fake, uint64_t incarnation);
 void fake_send(struct fake_coordinator *fake, uint64_t incarnation, const struct gms_message *message);
 /* Ends a transfer: answers who waits for it, or tells the client unasked. */
 void fake_end_transfer(struct fake_coordinator *fake, uint64_t incarnation, uint64_t id, uint32_t finished,

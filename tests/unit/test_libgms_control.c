@@ -90,15 +90,99 @@ static void test_lost_coordinator_stops_control_not_tokens(void **state)
 {
     struct libgms_fixture *f = *state;
     struct gms_error error;
+    FAKE_SET(f->fake.operation_timeout_ms = 50);
     struct engine engine = serving_engine(f, 0);
+    FAKE_SET(f->fake.away = true);
     FAKE_SET(f->fake.hang_up_next = true);
-    assert_status(gms_pool_release(engine.state, &error), GMS_E_DISCONNECTED);
-    assert_status(gms_pool_release(engine.state, &error), GMS_E_DISCONNECTED);
+    assert_status(gms_pool_release(engine.state, &error), GMS_E_AGAIN);
     assert_text_has("tokens may go on");
-    assert_status(gms_wait_promotion(engine.session, -1, &engine.promotion, &error), GMS_E_DISCONNECTED);
+    assert_status(gms_pool_release(engine.state, &error), GMS_E_AGAIN);
+    assert_ok(gms_wait_promotion(engine.session, 0, &engine.promotion, &error)); /* it has that already */
+    assert_ok(gms_wake(engine.session, &error));
     const uint64_t generation = seal_slot(&engine, 7);
     assert_int_equal(gms_slot_release(engine.kv, 7, generation, 0), GMS_OK);
     gms_progress(engine.session);
+    FAKE_SET(f->fake.away = false);
+    assert_ok(gms_pool_release(engine.state, &error));
+    gms_close(engine.session);
+}
+
+/* The same question, under the same number, to the next one. */
+static void test_a_call_outlives_its_coordinator(void **state)
+{
+    struct libgms_fixture *f = *state;
+    struct gms_error error;
+    struct gms_pool *pool = NULL;
+    struct engine engine = join_engine(f, 0);
+    FAKE_SET(f->fake.hang_up_next = true);
+    assert_ok(gms_pool_attach(engine.session, &kv_description, &pool, &error));
+    assert_int_equal(FAKE_GET(f->fake.seen.sequence), 1);
+    assert_int_equal(FAKE_GET(f->fake.attached_again), 1);
+    assert_false(FAKE_GET(f->fake.order_broken));
+    assert_ok(gms_pool_attach(engine.session, &state_description, &pool, &error));
+    assert_int_equal(FAKE_GET(f->fake.seen.sequence), 2);
+    gms_close(engine.session);
+}
+
+/* The descriptor stays, and says when there is something to do; what it may have missed is said again. */
+static void test_an_engine_with_a_loop_is_attached_again(void **state)
+{
+    struct libgms_fixture *f = *state;
+    struct gms_error error;
+    struct engine engine = serving_engine(f, 0);
+    const int fd = gms_event_fd(engine.session);
+    FAKE_SET(fake_find(&f->fake, 1)->parked = false);
+    FAKE_SET(fake_find(&f->fake, 1)->ready = false);
+    FAKE_SET(f->fake.endpoint[0] = 'x');
+    assert_ok(gms_transfer_dispatch(engine.session, 4, 3, &error));
+    assert_ok(gms_transfer_end_part(engine.session, 4, 0, 0, &error));
+    assert_ok(gms_transfer_end_part(engine.session, 4, 2, 1, &error));
+    fake_hang_up(&f->fake, 1);
+    for (unsigned turns = 0; FAKE_GET(f->fake.again_ended_mask) == 0; turns++) {
+        struct pollfd news = {.fd = fd, .events = POLLIN};
+        assert_true(turns < 200); /* it does not spin either */
+        assert_int_equal(poll(&news, 1, UNIT_PATIENCE_MS), 1);
+        assert_ok(gms_wait_promotion(engine.session, 0, &engine.promotion, &error));
+    }
+    assert_int_equal(gms_event_fd(engine.session), fd);
+    assert_int_equal(FAKE_GET(f->fake.attached_again), 1);
+    assert_true(FAKE_GET(fake_find(&f->fake, 1)->parked));
+    assert_true(FAKE_GET(fake_find(&f->fake, 1)->ready));
+    assert_int_equal(FAKE_GET(f->fake.endpoint[0]), 'u');
+    assert_int_equal(FAKE_GET(f->fake.again_ended_mask), 5);
+    assert_int_equal(FAKE_GET(f->fake.again_failed_mask), 4);
+    gms_close(engine.session);
+}
+
+static void test_promotion_comes_from_the_next_coordinator(void **state)
+{
+    struct libgms_fixture *f = *state;
+    struct gms_error error;
+    struct gms_classification counts;
+    struct engine shadow = park_engine(f, 0);
+    FAKE_SET(f->fake.away = true);
+    fake_hang_up(&f->fake, 1);
+    assert_status(gms_wait_promotion(shadow.session, 50, &shadow.promotion, &error), GMS_E_DISCONNECTED);
+    FAKE_SET(f->fake.away = false);
+    assert_status(gms_wait_promotion(shadow.session, 300, &shadow.promotion, &error), GMS_E_TIMEOUT);
+    assert_int_equal(FAKE_GET(f->fake.attached_again), 1);
+    fake_promote(&f->fake, 0, 1, false, &counts);
+    assert_ok(gms_wait_promotion(shadow.session, -1, &shadow.promotion, &error));
+    gms_close(shadow.session);
+}
+
+/* A group that went on without it. */
+static void test_an_engine_that_is_not_known_any_more_ends(void **state)
+{
+    struct libgms_fixture *f = *state;
+    struct gms_error error;
+    struct engine engine = serving_engine(f, 0);
+    FAKE_SET(f->fake.forgotten = true);
+    fake_hang_up(&f->fake, 1);
+    assert_status(gms_pool_release(engine.state, &error), GMS_E_CONDEMNED);
+    assert_text_has("not a member any more");
+    uint64_t generation = 0;
+    assert_int_equal(gms_slot_acquire(engine.kv, 1, &generation), GMS_E_CONDEMNED);
     gms_close(engine.session);
 }
 
@@ -200,6 +284,10 @@ int main(void)
         T(test_anothers_condemnation_is_not_ours),
         T(test_promotion_of_an_older_epoch_is_ignored),
         T(test_lost_coordinator_stops_control_not_tokens),
+        T(test_a_call_outlives_its_coordinator),
+        T(test_an_engine_with_a_loop_is_attached_again),
+        T(test_promotion_comes_from_the_next_coordinator),
+        T(test_an_engine_that_is_not_known_any_more_ends),
         T(test_silence_is_bounded_and_can_be_repeated),
         T(test_serve_waits_for_all_ranks),
         T(test_transfer_ends_when_all_have_ended),
