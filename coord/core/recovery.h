@@ -109,8 +109,10 @@ void gms_recovery_decide(const struct gms_recovery_report *reports, uint32_t ran
  * all ranks restored the same
  *
  * What belongs to an incarnation that gms_core_look shows neither in an engine slot nor as writer is to be dropped: its
- * FORGET may have been lost. Facts are local and were lost: the driver says anew what it sees (GONE for a dead
- * process), and for each engine rank that re-attaches, in this order: GMS_EVENT_ATTACHED, then the facts that the
+ * FORGET may have been lost. After SALVAGE such a one may live: its cohort is to be ended before anything else is done.
+ * A COMMIT of a join says nothing of the engine rank's presence: it comes back by itself, with its launch (the join
+ * asked again) or with its incarnation. Facts are local and were lost: the driver says anew what it sees (GONE for a
+ * dead process), and for each engine rank that re-attaches, in this order: GMS_EVENT_ATTACHED, then the facts that the
  * engine rank repeats (PARKED, STICKY, READY, LEFT), its open transfers (DISPATCH with `again`), its unanswered call
  * with the same key.
  *

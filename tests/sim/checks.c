@@ -47,6 +47,9 @@ void cluster_note_store(struct cluster *cluster, uint32_t rank, const struct gms
         cluster->stores[at].key.launch = little_endian(payload + 52, 8);
         cluster->stores[at].key.sequence = (uint32_t)little_endian(payload + 60, 4);
         cluster->stores[at].key.kind = (uint32_t)little_endian(payload + 64, 4);
+        if (action->store.kind == GMS_STORE_PREPARED && cluster->stores[at].key.kind == GMS_OPERATION_JOIN &&
+            gms_core_takeover_busy(cluster->cores[rank]))
+            cluster_fail(cluster, "rank %u: a join begins while a takeover runs", rank);
     }
 }
 

@@ -17,7 +17,7 @@
 #include "schedule.h"
 
 struct arguments {
-    uint64_t seed, schedules, every;
+    uint64_t seed, schedules, every, failures;
     bool trace;
     const char *scenario;
 };
@@ -45,6 +45,9 @@ static error_t parse(int key, char *text, struct argp_state *state)
         return 0;
     case 'e':
         arguments->every = number(text, state);
+        return 0;
+    case 'f':
+        arguments->failures = number(text, state);
         return 0;
     case 't':
         arguments->trace = true;
@@ -136,6 +139,7 @@ int main(int argc, char **argv)
         {"seed", 's', "S", 0, "Seed of the first schedule (default 1); the next ones count up", 0},
         {"schedules", 'n', "N", 0, "How many schedules (default 2000)", 0},
         {"every", 'e', "N", 0, "Print where it stands every N schedules (default 0: only at the end)", 0},
+        {"failures", 'f', "N", 0, "Stop after so many failed schedules (default 5)", 0},
         {"trace", 't', NULL, 0, "Print every action", 0},
         {"scenario", 'c', "NAME", 0, "Print the trace of a named scenario instead ('list' prints the names)", 0},
         {0},
@@ -150,7 +154,7 @@ int main(int argc, char **argv)
                                      NULL,
                                      NULL,
                                      NULL};
-    struct arguments arguments = {.seed = 1, .schedules = 2000};
+    struct arguments arguments = {.seed = 1, .schedules = 2000, .failures = 5};
     struct totals totals = {0};
     uint64_t failures = 0, begin_ns;
 
@@ -161,7 +165,7 @@ int main(int argc, char **argv)
             1 << 30); /* a schedule's memory is the next one's: page faults cost more than its steps */
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
     begin_ns = clock_ns();
-    for (uint64_t i = 0; i < arguments.schedules && failures < 5; i++) {
+    for (uint64_t i = 0; i < arguments.schedules && failures < arguments.failures; i++) {
         failures += !sim_run_schedule(arguments.seed + i, arguments.trace, &totals);
         if (!arguments.every || (i + 1) % arguments.every)
             continue;

@@ -315,6 +315,9 @@ static void test_loss_is_accepted_by_all_or_not(void **state)
     reports[0].accept_loss = reports[1].accept_loss = true;
     assert_int_equal(decide(reports).verdict, GMS_RECOVERY_REFUSE);
     reports[2].accept_loss = true;
+    reports[0].accept_loss = false;
+    assert_int_equal(decide(reports).verdict, GMS_RECOVERY_REFUSE);
+    reports[0].accept_loss = true;
     assert_int_equal(decide(reports).verdict, GMS_RECOVERY_SALVAGE);
     assert_int_equal(decide(reports).from_rank, 0);
     for (uint32_t r = 0; r < REPORTS; r++) /* nobody has one: nothing to go on from */
@@ -454,6 +457,9 @@ static void test_the_condemned_are_fenced_again(void **state)
     assert_int_equal(cluster_count(c, UINT32_MAX, GMS_ACTION_FENCE), 2);
     assert_int_equal(cluster_count(c, UINT32_MAX, GMS_ACTION_CONDEMNED), 2);
     assert_int_equal(cluster_look(c, 0).engines[0].role, GMS_ROLE_CONDEMNED);
+    struct gms_proposal late = cluster_on_pool(GMS_OPERATION_RELEASE, 1, 3, "kv"); /* it calls before it is dead */
+    cluster_propose(c, 0, 0, 900, &late);
+    assert_int_equal(cluster_last(c, 0, GMS_ACTION_REPLY)->reply.outcome.status, GMS_E_CONDEMNED);
     c->held[0] = c->held[1] = 0;
     cluster_settle(c);
     assert_int_equal(cluster_count(c, UINT32_MAX, GMS_ACTION_CLASSIFY), 2);
