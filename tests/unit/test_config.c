@@ -24,6 +24,7 @@ static void test_defaults(void **state)
     assert_int_equal(config.heartbeat_ns, 5 * GMS_NS_PER_S);
     assert_int_equal(config.fence_report_ns, 2 * GMS_NS_PER_S);
     assert_int_equal(config.transfer_stall_ns, 5 * GMS_NS_PER_S);
+    assert_int_equal(config.reattach_ns, 5 * GMS_NS_PER_S);
     assert_int_equal(config.environment_bytes, 0);
     assert_int_equal(config.command_bytes, 0);
     assert_int_equal(config.on_serving_bytes, 0);
@@ -36,7 +37,7 @@ static void test_every_setting(void **state)
         .memory = "backend = \"host\"; capacity_of = ( { rank = 1; capacity = \"255 MiB\"; } );",
         .more = "kv : { verify = \"none\"; };\n"
                 "timeouts : { operation = \"3s\"; round = \"250ms\"; heartbeat = \"1min\"; fence_report = \"20ms\";"
-                " transfer_stall = \"7s\"; };\n"
+                " transfer_stall = \"7s\"; reattach = \"9s\"; };\n"
                 "environment : { set = ( \"A=1\", \"B=\", \"C=x=y\" ); };\n"
                 "engine : { command = [ \"prog\", \"\", \"a b\" ]; containment = \"subreaper\"; };\n"
                 "hooks : { on_serving = ( \"/bin/true\", \"now\" ); };\n"}));
@@ -48,6 +49,7 @@ static void test_every_setting(void **state)
     assert_int_equal(config.heartbeat_ns, 60 * GMS_NS_PER_S);
     assert_int_equal(config.fence_report_ns, 20 * GMS_NS_PER_MS);
     assert_int_equal(config.transfer_stall_ns, 7 * GMS_NS_PER_S);
+    assert_int_equal(config.reattach_ns, 9 * GMS_NS_PER_S);
     assert_int_equal(config.containment, GMS_CONTAINMENT_SUBREAPER);
     assert_int_equal(config.environment_bytes, sizeof("A=1\0B=\0C=x=y"));
     assert_memory_equal(config.environment, "A=1\0B=\0C=x=y", sizeof("A=1\0B=\0C=x=y"));
@@ -193,6 +195,7 @@ static const struct {
     {"timeouts.heartbeat", "timeouts : { heartbeat = @; };", false},
     {"timeouts.fence_report", "timeouts : { fence_report = @; };", false},
     {"timeouts.transfer_stall", "timeouts : { transfer_stall = @; };", false},
+    {"timeouts.reattach", "timeouts : { reattach = @; };", false},
 };
 enum { NUMERIC = sizeof(numeric) / sizeof(numeric[0]) };
 
