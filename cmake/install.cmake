@@ -2,7 +2,7 @@
 include(CMakePackageConfigHelpers)
 
 install(TARGETS gms EXPORT gms-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-foreach(program gms-coord gms-keeper gms-exec gms-ctl gms-failover-test minillm)
+foreach(program gms-coord gms-keeper gms-exec gms-ctl gms-up gms-failover-test minillm)
   if(TARGET ${program})
     install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   endif()

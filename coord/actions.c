@@ -435,6 +435,19 @@ static void transfer_answer(struct gms_daemon *daemon, const struct gms_action *
         gms_sessions_answer(client, client->transfer_request, action->transfer.status, action->transfer.text);
 }
 
+/* For whoever starts jobs: this one was not lost, whatever the launcher makes of its end. */
+static void mark_stopped(struct gms_daemon *daemon)
+{
+    char path[GMS_RUN_PATH_BYTES], text[32];
+    struct gms_error error;
+    gms_status status = gms_run_dir_path(daemon->options.config->run_dir, "stopped", -1, path, &error);
+    snprintf(text, sizeof text, "%llu\n", (unsigned long long)daemon->options.world);
+    if (status == GMS_OK)
+        status = gms_file_replace(path, text, strlen(text), &error);
+    if (status != GMS_OK)
+        gms_log(GMS_LOG_WARNING, "the planned stop was not noted: %s", error.text);
+}
+
 /* ---------------------------------------------------------------------------------------------------- dispatch - */
 
 void gms_daemon_act(struct gms_daemon *daemon, const struct gms_action *action)
@@ -497,6 +510,8 @@ void gms_daemon_act(struct gms_daemon *daemon, const struct gms_action *action)
     case GMS_ACTION_RESTART:
         gms_daemon_leave(daemon, action->note.status, action->note.text);
     case GMS_ACTION_SHUTDOWN:
+        if (daemon->rank == 0)
+            mark_stopped(daemon);
         gms_log(GMS_LOG_NOTICE, "planned stop agreed by all ranks");
         gms_doorbell_expect_end(daemon->doorbell);
         daemon->stopped = true;

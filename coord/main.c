@@ -54,7 +54,7 @@ static const char documentation[] =
     "\v"
     "Exit codes: 0 planned stop; 64 usage; 78 configuration, nothing was started; 75 start the whole job again (a rank "
     "or "
-    "the launcher is gone, or a round missed its deadline); 70 an operator must decide.";
+    "the launcher is gone, there is no keeper, or a round missed its deadline); 70 an operator must decide.";
 
 static const struct argp_option options[] = {
     {"config", 'c', "FILE", 0, "The deployment file; read by rank 0", 0},
@@ -135,12 +135,16 @@ static int check_only(const struct arguments *arguments)
     return 0;
 }
 
+/* What somebody has to correct is CONFIG; what may be different next time is RESTART. */
 static int exit_code_of(gms_status status)
 {
     if (status >= 300)
         return GMS_EXIT_OPERATOR;
-    return status == GMS_E_PEER_LOST || status == GMS_E_ROUND_TIMEOUT || status == GMS_E_TIMEOUT ? GMS_EXIT_RESTART
-                                                                                                 : GMS_EXIT_CONFIG;
+    return status == GMS_E_INVALID || status == GMS_E_CONFIG || status == GMS_E_UNSUPPORTED ||
+                   status == GMS_E_PERMISSION || status == GMS_E_VERSION || status == GMS_E_REFUSED ||
+                   status == GMS_E_MISMATCH
+               ? GMS_EXIT_CONFIG
+               : GMS_EXIT_RESTART;
 }
 
 /* --------------------------------------------------------------------------------------------- the common start - */
@@ -237,6 +241,9 @@ static gms_status choose_world(struct start *start, struct gms_error *ret_error)
         world = newest + 1;
     status = gms_round_share(start->round, &world, sizeof world, ret_error);
     start->world = world;
+    char stopped[GMS_RUN_PATH_BYTES];
+    if (start->rank == 0 && gms_run_dir_path(start->config->run_dir, "stopped", -1, stopped, NULL) == GMS_OK)
+        unlink(stopped); /* it spoke of the job before */
     return status;
 }
 

@@ -6,6 +6,8 @@
  *   c<rank>               coordinator rank's socket for engines, gms-exec and gms-ctl
  *   b<rank>               its doorbell
  *   store.<rank>          its SQLite store
+ *   stopped               there while the coordinators have ended as planned
+ *   up.lock, up.job       gms-up: one for each run directory; the launcher it started, for the next one
  *   serving               JSON, atomically replaced: who serves, under which epoch, at which endpoint
  */
 #ifndef GMS_BASE_RUN_DIR_H

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The coordinator job: one launcher process, known by its pidfd, ours or an earlier gms-up's (which named it in
+ * RUN/up.job, by pid and start time). Each start has a scratch directory for the launcher's and MPI's files, which is
+ * removed after it; what an earlier gms-up left behind is too.
+ */
+#ifndef GMS_UP_JOB_H
+#define GMS_UP_JOB_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/run_dir.h"
+#include "gms-up/options.h"
+#include "gms/status.h"
+
+enum { GMS_UP_SCRATCH_BYTES = 96 };
+
+struct gms_up_launcher {
+    pid_t pid;    /* 0: none */
+    int pidfd;    /* owned; -1 */
+    bool adopted; /* not our child: how it ends is not known */
+    uint64_t started_ns;
+    char scratch[GMS_UP_SCRATCH_BYTES];
+};
+
+struct gms_up_job {
+    const struct gms_up_options *options; /* borrowed */
+    uint32_t ranks;
+    char note[GMS_RUN_PATH_BYTES];          /* RUN/up.job */
+    char prefix[GMS_UP_SCRATCH_BYTES - 16]; /* of all scratch directories of this run directory */
+    uint32_t starts;
+    struct gms_up_launcher now, before; /* before: still ending, while the next one runs */
+};
+
+gms_status gms_up_job_open(struct gms_up_job *job, const struct gms_up_options *options, const char *run_dir,
+                           uint32_t ranks, struct gms_error *ret_error);
+/* Goes on with the launcher that an earlier gms-up left running. False: there is none. */
+bool gms_up_job_adopt(struct gms_up_job *job);
+/* Errors: CONFIG (the launcher cannot be run), SYSTEM. */
+gms_status gms_up_job_start(struct gms_up_job *job, struct gms_error *ret_error);
+/* The job is lost, its launcher only has not noticed: room for the next one. What is still `before` is killed. */
+void gms_up_job_set_aside(struct gms_up_job *job);
+/* A launcher is over: forgets it and removes its scratch directory. */
+void gms_up_launcher_over(struct gms_up_job *job, struct gms_up_launcher *launcher);
+/* Ends without a launcher of ours left behind; one that was told to stay is left. */
+void gms_up_job_close(struct gms_up_job *job);
+
+#endif

@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * gms-up: keeper and coordinator job, kept running.
+ *
+ *            a keeper answers          rank 0 answers
+ *   WAITING ------------------> STARTED -------------> UP
+ *      ^                          |   job ended, lost  |
+ *      +------ after a pause -----+--------------------+
+ *                                 | planned, or no use: exit
+ *
+ * The end of rank 0's connection is the end of the job: the next one is started while the launcher still cleans up.
+ * World tokens make that safe: whatever of the old world lives is ended before the new one begins.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "config.h"
+#include "gms-up/job.h"
+#include "gms-up/keeper.h"
+#include "gms-up/options.h"
+#include "gms-up/watch.h"
+
+enum { EXIT_RESTART = 75, EXIT_NOTHING = -1 };
+static const uint64_t pauses_ns[] = {0, 200 * GMS_NS_PER_MS, 500 * GMS_NS_PER_MS, GMS_NS_PER_S, 2 * GMS_NS_PER_S};
+enum { PAUSES = sizeof pauses_ns / sizeof pauses_ns[0] };
+static const uint64_t look_again_ns = 20 * GMS_NS_PER_MS, launcher_grace_ns = 5 * GMS_NS_PER_S;
+
+struct program {
+    struct gms_up_options options;
+    struct gms_config config;
+    struct gms_up_keeper keeper;
+    struct gms_up_job job;
+    struct gms_watch coordinator;
+    char stopped[GMS_RUN_PATH_BYTES]; /* RUN/stopped: the coordinators ended as planned */
+    int signals, lock;
+    uint32_t failures; /* ends in a row without a settled life */
+    uint64_t next_start_ns, up_ns;
+    bool stopping, hurried;
+    uint64_t stop_deadline_ns;
+    int exit_code; /* EXIT_NOTHING: go on */
+};
+
+/* -------------------------------------------------------------------------------------------------- ends ------ */
+
+static bool was_planned(const struct program *program)
+{
+    return access(program->stopped, F_OK) == 0;
+}
+
+static void start_later(struct program *program)
+{
+    const struct gms_up_launcher *now = &program->job.now;
+    uint64_t now_ns = gms_clock_ns();
+    if (program->up_ns != 0 && now_ns - now->started_ns >= program->options.settled_ns)
+        program->failures = 0;
+    uint64_t pause_ns = pauses_ns[program->failures < PAUSES ? program->failures : PAUSES - 1];
+    program->failures++;
+    program->next_start_ns = now_ns + pause_ns;
+    program->up_ns = 0;
+}
+
+static const char *end_in_words(int wait_status, char text[64])
+{
+    if (WIFSIGNALED(wait_status))
+        snprintf(text, 64, "signal %d", WTERMSIG(wait_status));
+    else
+        snprintf(text, 64, "exit status %d", WEXITSTATUS(wait_status));
+    return text;
+}
+
+/* Codes with which starting again is of no use. */
+static bool is_final(int wait_status)
+{
+    if (!WIFEXITED(wait_status))
+        return false;
+    int code = WEXITSTATUS(wait_status);
+    return code == GMS_UP_USAGE || code == GMS_UP_OPERATOR || code == GMS_UP_CONFIG;
+}
+
+static void give_up(struct program *program, int code)
+{
+    if (program->exit_code == EXIT_NOTHING)
+        program->exit_code = code;
+}
+
+/* The launcher of the present job has ended; `known`: with this status. */
+static void job_ended(struct program *program, int wait_status, bool known)
+{
+    char text[64];
+    bool planned = was_planned(program) || (known && WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0);
+    if (planned) {
+        gms_log(GMS_LOG_NOTICE, "the coordinators stopped as planned");
+        give_up(program, GMS_UP_PLANNED);
+    } else if (known && is_final(wait_status)) {
+        gms_log(GMS_LOG_ERROR, "the coordinators ended with %s: starting again is of no use, see their log",
+                end_in_words(wait_status, text));
+        give_up(program, WEXITSTATUS(wait_status));
+    } else if (program->stopping) {
+        give_up(program, GMS_UP_PLANNED);
+    } else {
+        start_later(program);
+        gms_log(GMS_LOG_WARNING, "the coordinator job ended (%s); starting it again in %llu ms",
+                known ? end_in_words(wait_status, text) : "its launcher was not ours",
+                (unsigned long long)((program->next_start_ns - gms_clock_ns()) / GMS_NS_PER_MS));
+    }
+    gms_watch_drop(&program->coordinator);
+    gms_up_launcher_over(&program->job, &program->job.now);
+}
+
+/* Rank 0 is gone. Its launcher takes a second to say so. */
+static void coordinator_lost(struct program *program)
+{
+    if (was_planned(program) || program->stopping || program->job.now.pid == 0)
+        return; /* the launcher's end follows */
+    start_later(program);
+    gms_log(GMS_LOG_WARNING, "the coordinators are gone; starting them again in %llu ms",
+            (unsigned long long)((program->next_start_ns - gms_clock_ns()) / GMS_NS_PER_MS));
+    gms_up_job_set_aside(&program->job);
+}
+
+static void before_ended(struct program *program, int wait_status, bool known)
+{
+    char text[64];
+    if (known && is_final(wait_status)) {
+        gms_log(GMS_LOG_ERROR, "the earlier coordinator job ended with %s: going on is of no use, see its log",
+                end_in_words(wait_status, text));
+        give_up(program, WEXITSTATUS(wait_status));
+    }
+    gms_up_launcher_over(&program->job, &program->job.before);
+}
+
+static void reap(struct program *program)
+{
+    int status;
+    pid_t pid;
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        gms_up_keeper_reaped(&program->keeper, pid, status);
+        if (pid == program->job.now.pid)
+            job_ended(program, status, true);
+        else if (pid == program->job.before.pid)
+            before_ended(program, status, true);
+    }
+}
+
+/* Launchers that an earlier gms-up started are no children of ours. */
+static void look_at_adopted(struct program *program)
+{
+    if (program->job.now.adopted && gms_pidfd_ended(program->job.now.pidfd))
+        job_ended(program, 0, false);
+    if (program->job.before.adopted && gms_pidfd_ended(program->job.before.pidfd))
+        before_ended(program, 0, false);
+}
+
+/* ------------------------------------------------------------------------------------------- planned stop ---- */
+
+static void stop(struct program *program, uint64_t now_ns)
+{
+    if (program->stopping) {
+        program->hurried = true;
+        program->stop_deadline_ns = now_ns;
+        return;
+    }
+    gms_log(GMS_LOG_NOTICE, "planned stop of the coordinators; engines go on");
+    program->stopping = true;
+    program->stop_deadline_ns = now_ns + program->options.grace_ns;
+    if (program->job.now.pid == 0)
+        give_up(program, GMS_UP_PLANNED);
+    else
+        gms_watch_ask_stop(&program->coordinator);
+}
+
+static void hurry_stop(struct program *program, uint64_t now_ns)
+{
+    if (!program->stopping || now_ns < program->stop_deadline_ns || program->job.now.pid == 0)
+        return;
+    if (program->hurried) {
+        gms_log(GMS_LOG_WARNING, "the coordinators' launcher does not end; it is killed");
+        gms_pidfd_signal(program->job.now.pidfd, SIGKILL);
+        program->stop_deadline_ns = UINT64_MAX;
+        return;
+    }
+    gms_log(GMS_LOG_WARNING, "the coordinators have not stopped in time; their launcher is told to end");
+    gms_pidfd_signal(program->job.now.pidfd, SIGTERM);
+    program->hurried = true;
+    program->stop_deadline_ns = now_ns + launcher_grace_ns;
+}
+
+static void on_signals(struct program *program, uint64_t now_ns)
+{
+    struct signalfd_siginfo info;
+    struct gms_error error;
+    while (read(program->signals, &info, sizeof info) == (ssize_t)sizeof info) {
+        if (info.ssi_signo == SIGCHLD)
+            reap(program);
+        else if (info.ssi_signo != SIGHUP)
+            stop(program, now_ns);
+        else if (gms_log_reopen(&error) != GMS_OK)
+            gms_log(GMS_LOG_WARNING, "the log was not reopened: %s", error.text);
+    }
+}
+
+/* --------------------------------------------------------------------------------------------------- loop ---- */
+
+static void start(struct program *program)
+{
+    struct gms_error error;
+    unlink(program->stopped);
+    gms_status status = gms_up_job_start(&program->job, &error);
+    if (status == GMS_OK) {
+        gms_log(GMS_LOG_NOTICE, "started the coordinators: %s, process %d", program->options.launcher[0],
+                (int)program->job.now.pid);
+        return;
+    }
+    gms_log(GMS_LOG_ERROR, "%s", error.text);
+    give_up(program, status == GMS_E_CONFIG ? GMS_UP_CONFIG : GMS_UP_SYSTEM);
+}
+
+static void step(struct program *program, uint64_t now_ns)
+{
+    bool kept = gms_up_keeper_step(&program->keeper, now_ns);
+    if (program->job.now.pid != 0) {
+        enum gms_watch_state was = program->coordinator.state;
+        if (gms_watch_step(&program->coordinator)) {
+            coordinator_lost(program);
+        } else if (program->coordinator.state == GMS_WATCH_UP && was != GMS_WATCH_UP) {
+            program->up_ns = now_ns;
+            if (program->stopping)
+                gms_watch_ask_stop(&program->coordinator);
+        }
+    }
+    if (program->job.now.pid == 0 && kept && !program->stopping && now_ns >= program->next_start_ns)
+        start(program);
+    hurry_stop(program, now_ns);
+}
+
+static uint64_t earliest(const struct program *program, uint64_t now_ns)
+{
+    uint64_t deadline_ns = gms_up_keeper_deadline(&program->keeper), other;
+    if (program->job.now.pid == 0)
+        other = program->keeper.watch.state == GMS_WATCH_UP ? program->next_start_ns : UINT64_MAX;
+    else
+        other = program->coordinator.state == GMS_WATCH_DOWN ? now_ns + look_again_ns : UINT64_MAX;
+    if (program->stopping && program->stop_deadline_ns < other)
+        other = program->stop_deadline_ns;
+    return other < deadline_ns ? other : deadline_ns;
+}
+
+static void run(struct program *program)
+{
+    while (program->exit_code == EXIT_NOTHING) {
+        struct pollfd ready[] = {
+            {.fd = program->signals, .events = POLLIN},
+            {.fd = program->keeper.watch.fd, .events = POLLIN | POLLRDHUP},
+            {.fd = program->coordinator.fd, .events = POLLIN},
+            {.fd = program->job.now.adopted ? program->job.now.pidfd : -1, .events = POLLIN},
+            {.fd = program->job.before.adopted ? program->job.before.pidfd : -1, .events = POLLIN},
+        };
+        poll(ready, sizeof ready / sizeof ready[0], gms_clock_poll_ms(earliest(program, gms_clock_ns())));
+        uint64_t now_ns = gms_clock_ns();
+        on_signals(program, now_ns);
+        look_at_adopted(program);
+        if (program->exit_code == EXIT_NOTHING)
+            step(program, now_ns);
+    }
+}
+
+/* Nothing of ours stays behind but a keeper that holds memory; a launcher that is still busy gets its time. */
+static void wind_up(struct program *program)
+{
+    uint64_t deadline_ns = gms_clock_ns() + launcher_grace_ns;
+    struct gms_up_launcher *left[] = {&program->job.now, &program->job.before};
+    for (size_t i = 0; i < sizeof left / sizeof left[0]; i++) {
+        if (left[i]->pid == 0)
+            continue;
+        if (left[i] == &program->job.now)
+            gms_pidfd_signal(left[i]->pidfd, SIGTERM);
+        struct pollfd ended = {.fd = left[i]->pidfd, .events = POLLIN};
+        if (poll(&ended, 1, gms_clock_poll_ms(deadline_ns)) == 0)
+            gms_pidfd_signal(left[i]->pidfd, SIGKILL);
+        gms_up_launcher_over(&program->job, left[i]);
+    }
+    if (program->exit_code == GMS_UP_PLANNED)
+        gms_up_keeper_let_go(&program->keeper);
+    gms_watch_close(&program->coordinator);
+    gms_up_keeper_close(&program->keeper);
+    gms_up_job_close(&program->job);
+}
+
+static void report(void *context, const char *text)
+{
+    (void)context;
+    fprintf(stderr, "%s\n", text);
+}
+
+static gms_status prepare(struct program *program, struct gms_error *ret_error)
+{
+    const char *run_dir = program->config.run_dir;
+    char path[GMS_RUN_PATH_BYTES];
+    sigset_t set;
+    gms_status status = gms_run_dir_check(run_dir, program->config.ranks, 1, ret_error);
+    if (status == GMS_OK)
+        status = gms_run_dir_path(run_dir, "stopped", -1, program->stopped, ret_error);
+    if (status == GMS_OK)
+        status = gms_run_dir_path(run_dir, "up.lock", -1, path, ret_error);
+    if (status == GMS_OK)
+        status = gms_file_lock(path, 100, &program->lock, ret_error);
+    if (status == GMS_E_BUSY)
+        return gms_fail(ret_error, status, "another gms-up looks after %s; one for each run directory", run_dir);
+    if (status == GMS_OK)
+        status = gms_up_keeper_open(&program->keeper, &program->options, run_dir, ret_error);
+    if (status == GMS_OK)
+        status = gms_watch_open(&program->coordinator, run_dir, "c", 0, true, ret_error);
+    if (status == GMS_OK)
+        status = gms_up_job_open(&program->job, &program->options, run_dir, program->config.ranks, ret_error);
+    if (status != GMS_OK)
+        return status;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    program->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return program->signals < 0 ? gms_fd_fail("signalfd", ret_error) : GMS_OK;
+}
+
+int main(int argc, char **argv)
+{
+    static struct program program = {.signals = -1, .lock = -1, .exit_code = EXIT_NOTHING};
+    struct gms_error error;
+    gms_signals_reset();
+    gms_up_options_parse(argc, argv, &program.options);
+    if (gms_log_open("gms-up", program.options.log_destination, program.options.log_level, &error) != GMS_OK) {
+        fprintf(stderr, "gms-up: --log-destination: %s\n", error.text);
+        return GMS_UP_USAGE;
+    }
+    if (gms_config_read(program.options.config, &program.config, report, NULL, &error) != GMS_OK)
+        return GMS_UP_CONFIG;
+    gms_status status = prepare(&program, &error);
+    if (status != GMS_OK) {
+        gms_log(GMS_LOG_ERROR, "%s", error.text);
+        return status == GMS_E_BUSY ? GMS_UP_UNAVAILABLE : status == GMS_E_INVALID ? GMS_UP_CONFIG : GMS_UP_SYSTEM;
+    }
+    if (gms_up_job_adopt(&program.job))
+        gms_log(GMS_LOG_NOTICE, "the coordinators that an earlier gms-up started run (process %d); going on with them",
+                (int)program.job.now.pid);
+    run(&program);
+    wind_up(&program);
+    gms_fd_close(&program.signals);
+    gms_fd_close(&program.lock);
+    return program.exit_code;
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gms-up/watch.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "gms/version.h"
+#include "wire/channel.h"
+
+enum { CONNECT_MS = 50 };
+
+gms_status gms_watch_open(struct gms_watch *watch, const char *run_dir, const char *name, int32_t rank, bool greets,
+                          struct gms_error *ret_error)
+{
+    memset(watch, 0, sizeof *watch);
+    watch->fd = -1;
+    watch->greets = greets;
+    if (greets && (watch->buffer = malloc(GMS_WIRE_MAX_BYTES)) == NULL)
+        return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for a receive buffer of %d bytes", GMS_WIRE_MAX_BYTES);
+    return gms_run_dir_path(run_dir, name, rank, watch->path, ret_error);
+}
+
+void gms_watch_close(struct gms_watch *watch)
+{
+    gms_watch_drop(watch);
+    free(watch->buffer);
+    watch->buffer = NULL;
+}
+
+void gms_watch_drop(struct gms_watch *watch)
+{
+    gms_fd_close(&watch->fd);
+    watch->state = GMS_WATCH_DOWN;
+}
+
+static void begin(struct gms_watch *watch)
+{
+    if (gms_channel_connect(watch->path, CONNECT_MS, &watch->fd, NULL) != GMS_OK)
+        return;
+    if (!watch->greets) {
+        watch->state = GMS_WATCH_UP;
+        return;
+    }
+    struct gms_message hello = {.type = GMS_MESSAGE_HELLO, .request_id = 1, .fd_count = 1, .fds = {-1, -1, -1, -1}};
+    hello.hello.role = GMS_CLIENT_CONTROL;
+    hello.hello.pid = (uint32_t)getpid();
+    hello.hello.launch = (struct gms_bytes){"", 0};
+    hello.hello.version = (struct gms_bytes){GMS_VERSION, sizeof GMS_VERSION - 1};
+    watch->state = GMS_WATCH_GREETING;
+    if (gms_pidfd_open(getpid(), &hello.fds[0], NULL) != GMS_OK || gms_channel_send(watch->fd, &hello, NULL) != GMS_OK)
+        gms_watch_drop(watch);
+    gms_fd_close(&hello.fds[0]);
+}
+
+bool gms_watch_step(struct gms_watch *watch)
+{
+    if (watch->state == GMS_WATCH_DOWN) {
+        begin(watch);
+        return false;
+    }
+    if (!watch->greets) {
+        struct pollfd end = {.fd = watch->fd, .events = POLLRDHUP};
+        if (poll(&end, 1, 0) == 0)
+            return false;
+        gms_watch_drop(watch);
+        return true;
+    }
+    for (;;) {
+        struct gms_message message;
+        gms_status status = gms_channel_receive(watch->fd, watch->buffer, &message, NULL);
+        if (status == GMS_E_AGAIN)
+            return false;
+        if (status != GMS_OK)
+            break;
+        gms_message_close_fds(&message);
+        if (message.type == GMS_MESSAGE_WELCOME)
+            watch->state = GMS_WATCH_UP;
+    }
+    bool was_up = watch->state == GMS_WATCH_UP;
+    gms_watch_drop(watch);
+    return was_up;
+}
+
+bool gms_watch_ask_stop(struct gms_watch *watch)
+{
+    struct gms_message down = {.type = GMS_MESSAGE_SHUTDOWN, .request_id = 2};
+    return watch->state == GMS_WATCH_UP && gms_channel_send(watch->fd, &down, NULL) == GMS_OK;
+}
