@@ -210,10 +210,10 @@ gms_status drill_plan_complete(struct drill_plan *plan, struct gms_error *ret_er
         if (plan->attach[0] != '/')
             return gms_fail(ret_error, GMS_E_INVALID, "--attach %s: give the run directory as an absolute path",
                             plan->attach);
-        if (plan->rank == DRILL_RANK_ALL)
+        if (plan->when == DRILL_WHEN_SEAL)
             return gms_fail(ret_error, GMS_E_INVALID,
-                            "--attach with --rank all: the drill signals only processes that it started, and only one "
-                            "rank can be asked to end itself; name one");
+                            "--attach with --when seal: the control run has filled the same engine's prefix cache with "
+                            "these streams, so nothing is left to be sealed; use decode or prefill");
         if (plan->sabotage != DRILL_SABOTAGE_NONE || plan->verify != DRILL_VERIFY_AS_CONFIGURED ||
             plan->command[0] != NULL)
             return gms_fail(ret_error, GMS_E_INVALID,

@@ -363,8 +363,6 @@ static bool wait_for_successor(struct run *run, struct drill_observation *seen, 
         bool dead = false;
         for (uint32_t rank = 0; rank < run->deployment.ranks; rank++)
             dead |= seen->killed[rank] && seen->ended_ns[rank] != 0;
-        if (dead)
-            drill_fault_finish(&run->deployment, seen);
         if (dead && probe->state == DRILL_STREAM_HELD) {
             drill_stream_start(probe);
             seen->probe = probe;
