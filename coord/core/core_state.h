@@ -187,8 +187,10 @@ void gms_core_condemned_pending(struct gms_core *core, uint32_t engine);
 void gms_text_operation(struct gms_text *text, uint32_t engine, const struct gms_operation_key *key);
 const char *gms_core_status_words(gms_status status);
 
-/* ---- operation.c */
+/* ---- propose.c */
 void gms_core_propose(struct gms_core *core, uint32_t engine, uint64_t session, const struct gms_proposal *proposal);
+
+/* ---- operation.c */
 void gms_core_prepare_stored(struct gms_core *core, const struct gms_core_store *store, bool ok);
 void gms_core_prepared(struct gms_core *core, uint32_t engine, const struct gms_operation_key *key, gms_status status,
                        const uint64_t detail[2]);

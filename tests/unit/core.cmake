@@ -5,3 +5,5 @@ foreach(test operation takeover transfer)
   gms_add_test(NAME test_core_${test} SOURCES test_core_${test}.c ${CMAKE_SOURCE_DIR}/tests/sim/cluster.c
                LIBRARIES gms_core)
 endforeach()
+add_test(NAME core_is_pure COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/core_is_pure.sh ${CMAKE_NM} $<TARGET_FILE:gms_core>)
+set_tests_properties(core_is_pure PROPERTIES LABELS unit TIMEOUT 10 SKIP_RETURN_CODE 77)

@@ -312,6 +312,11 @@ static void test_different_operations_are_a_mismatch(void **state)
             strstr(reply->reply.outcome.text, "operation differs: rank 1 asks for publish, rank 0 for release"));
     }
     assert_int_equal(cluster_look(c, 0).engines[0].next_sequence, 2); /* the call's number is used up, once */
+    cluster_forget_trace(c);
+    cluster_propose(c, 0, 0, 1, &publish); /* late askers are told about what they ask for */
+    assert_int_equal(cluster_last(c, 0, GMS_ACTION_REPLY)->reply.outcome.key.kind, GMS_OPERATION_PUBLISH);
+    cluster_propose(c, 0, 0, 1, &release);
+    assert_int_equal(cluster_last(c, 0, GMS_ACTION_REPLY)->reply.outcome.key.kind, GMS_OPERATION_RELEASE);
     cluster_free(c);
 }
 
@@ -614,6 +619,70 @@ static void test_concurrent_creation(void **state)
     }
 }
 
+/* A pool is released by its only holder while another attaches it: it is not freed under the other. */
+static void test_release_waits_for_an_attach(void **state)
+{
+    struct cluster *c = new_cluster(2);
+    struct gms_proposal proposal;
+    struct gms_core_pool_view pool;
+
+    (void)state;
+    join(c, 0, 11);
+    join(c, 1, 12);
+    proposal = cluster_allocate(1, 1, "kv", GMS_POOL_KV, 8, 4096);
+    everywhere(c, 0, &proposal);
+    cluster_forget_trace(c);
+    c->held[0] = c->held[1] = 1u << CLUSTER_PREPARE;
+    proposal = cluster_allocate(2, 1, "kv", GMS_POOL_KV, 8, 4096);
+    for (uint32_t r = 0; r < 2; r++)
+        cluster_propose(c, r, 1, session_of(1, r), &proposal);
+    cluster_settle(c);
+    proposal = cluster_on_pool(GMS_OPERATION_RELEASE, 1, 2, "kv");
+    for (uint32_t r = 0; r < 2; r++)
+        cluster_propose(c, r, 0, session_of(0, r), &proposal);
+    cluster_settle(c);
+    assert_int_equal(cluster_count(c, 0, GMS_ACTION_PREPARE), 1);
+    c->held[0] = c->held[1] = 0;
+    cluster_settle(c);
+    assert_sound(c);
+    const struct gms_action *reply = cluster_last(c, 0, GMS_ACTION_REPLY);
+    assert_int_equal(reply->reply.outcome.key.kind, GMS_OPERATION_RELEASE);
+    assert_int_equal(reply->reply.outcome.status, GMS_OK);
+    assert_false(reply->reply.outcome.freed);
+    assert_true(gms_core_look_pool(c->cores[1], 0, &pool));
+    assert_int_equal(pool.attached_mask, 2);
+    cluster_free(c);
+}
+
+/* The wait is within the waiting call's own deadline, and the answer says so. */
+static void test_waiting_for_a_pool_expires(void **state)
+{
+    struct cluster *c = new_cluster(2);
+    struct gms_proposal proposal;
+
+    (void)state;
+    join(c, 0, 11);
+    join(c, 1, 12);
+    cluster_forget_trace(c);
+    c->held[1] = 1u << CLUSTER_PREPARE;
+    proposal = cluster_allocate(1, 1, "kv", GMS_POOL_KV, 8, 4096);
+    for (uint32_t r = 0; r < 2; r++)
+        cluster_propose(c, r, 0, session_of(0, r), &proposal);
+    cluster_settle(c);
+    proposal = cluster_allocate(2, 1, "kv", GMS_POOL_KV, 8, 4096);
+    for (uint32_t r = 0; r < 2; r++)
+        cluster_propose(c, r, 1, session_of(1, r), &proposal);
+    cluster_settle(c);
+    cluster_advance(c, 10000 * MS);
+    assert_sound(c);
+    const struct gms_action *reply = cluster_last(c, 0, GMS_ACTION_REPLY);
+    assert_int_equal(reply->reply.session, session_of(1, 0));
+    assert_int_equal(reply->reply.outcome.status, GMS_E_EXPIRED);
+    assert_int_equal(reply->reply.outcome.rank, -1);
+    assert_non_null(strstr(reply->reply.outcome.text, "waited for another engine's operation"));
+    cluster_free(c);
+}
+
 static void test_pool_table_is_full(void **state)
 {
     struct cluster *c = new_cluster(2);
@@ -776,6 +845,8 @@ int main(void)
         cmocka_unit_test(test_a_failed_creation_leaves_nothing),
         cmocka_unit_test(test_unpublished_weights_of_the_dead_are_made_anew),
         cmocka_unit_test(test_concurrent_creation),
+        cmocka_unit_test(test_release_waits_for_an_attach),
+        cmocka_unit_test(test_waiting_for_a_pool_expires),
         cmocka_unit_test(test_pool_table_is_full),
         cmocka_unit_test(test_adopt_needs_a_promotion),
         cmocka_unit_test(test_store_failure_is_a_refusal_or_a_restart),
