@@ -32,7 +32,6 @@ struct arguments {
     bool check, fresh;
 };
 
-const char *argp_program_version = "gms-coord " GMS_VERSION;
 
 static const char documentation[] =
     "The coordinator of one deployment: one MPI rank for each GPU. Start a gms-keeper on every node first, then\n"
@@ -315,6 +314,7 @@ static gms_status open_log(const struct arguments *arguments, uint32_t rank, str
 
 int main(int argc, char **argv)
 {
+    argp_program_version = "gms-coord " GMS_VERSION; /* glibc's; a definition of our own would be hidden from it */
     static struct gms_config config;
     struct arguments arguments = {.log_destination = "stderr", .log_level = GMS_LOG_NOTICE};
     struct gms_error error;
