@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engines.h"
+
+#include <string.h>
+
+static uint64_t next_random(struct sim *sim)
+{
+    uint64_t z = sim->random_state += UINT64_C(0x9e3779b97f4a7c15);
+
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+bool sim_chance(struct sim *sim, uint32_t one_in)
+{
+    return next_random(sim) % one_in == 0;
+}
+
+uint32_t sim_below(struct sim *sim, uint32_t count)
+{
+    return (uint32_t)(next_random(sim) % count);
+}
+
+void sim_later_fact(struct sim *sim, uint32_t rank, uint32_t engine, uint64_t incarnation, enum gms_fact fact)
+{
+    struct gms_event event = {.type = GMS_EVENT_FACT};
+
+    event.fact.engine = engine;
+    event.fact.incarnation = incarnation;
+    event.fact.fact = fact;
+    cluster_add(sim->cluster, CLUSTER_OTHER, rank, &event);
+}
+
+/* The process ends; its session's end is heard later. */
+void sim_end_process(struct sim *sim, uint32_t engine, uint32_t rank)
+{
+    struct process *process = &sim->engines[engine].processes[rank];
+    struct gms_event event = {.type = GMS_EVENT_SESSION_GONE};
+
+    if (!process->alive)
+        return;
+    process->alive = false;
+    event.session_gone.engine = engine;
+    event.session_gone.session = process->session;
+    cluster_add(sim->cluster, CLUSTER_OTHER, rank, &event);
+}
+
+bool sim_cohort_is_gone(const struct sim *sim, uint32_t engine)
+{
+    for (uint32_t r = 0; r < sim->cluster->ranks; r++)
+        if (sim->engines[engine].processes[r].alive)
+            return false;
+    return true;
+}
+
+void sim_launch(struct sim *sim, uint32_t engine)
+{
+    sim->engines[engine].launch = ++sim->launches;
+    sim->engines[engine].launches++;
+    for (uint32_t r = 0; r < sim->cluster->ranks; r++) {
+        struct process *process = &sim->engines[engine].processes[r];
+
+        memset(process, 0, sizeof *process);
+        process->alive = true;
+        process->session = ++sim->sessions;
+    }
+}
+
+static void call(struct sim *sim, uint32_t engine, uint32_t rank, const struct gms_proposal *proposal)
+{
+    struct process *process = &sim->engines[engine].processes[rank];
+
+    process->waiting = true;
+    cluster_propose(sim->cluster, rank, engine, process->session, proposal);
+}
+
+static void transfer(struct sim *sim, uint32_t engine, uint32_t rank)
+{
+    struct process *process = &sim->engines[engine].processes[rank];
+    struct gms_event event;
+
+    memset(&event, 0, sizeof event);
+    if (process->parts_ended == TRANSFER_PARTS) {
+        event.type = GMS_EVENT_TRANSFER_WAIT;
+        event.transfer_wait.engine = engine;
+        event.transfer_wait.incarnation = process->incarnation;
+        event.transfer_wait.session = process->session;
+        event.transfer_wait.id = process->transfer;
+        process->waiting = true;
+    } else {
+        event.type = GMS_EVENT_TRANSFER_END_PART;
+        event.transfer_end.engine = engine;
+        event.transfer_end.incarnation = process->incarnation;
+        event.transfer_end.session = process->session;
+        event.transfer_end.id = process->transfer;
+        event.transfer_end.part = process->parts_ended++;
+        event.transfer_end.failed = sim_chance(sim, 5);
+    }
+    cluster_step(sim->cluster, rank, &event);
+}
+
+void sim_dispatch(struct sim *sim, uint32_t engine)
+{
+    uint64_t id = ++sim->transfers;
+
+    for (uint32_t r = 0; r < sim->cluster->ranks; r++) {
+        struct process *process = &sim->engines[engine].processes[r];
+        struct gms_event event = {.type = GMS_EVENT_TRANSFER_DISPATCH};
+
+        event.transfer_dispatch.engine = engine;
+        event.transfer_dispatch.incarnation = process->incarnation;
+        event.transfer_dispatch.session = process->session;
+        event.transfer_dispatch.id = id;
+        event.transfer_dispatch.part_count = TRANSFER_PARTS;
+        cluster_step(sim->cluster, r, &event);
+        process->transfer = id;
+        process->parts_ended = 0;
+    }
+    sim->totals->transfers++;
+}
+
+/* All ranks of the engine live, serve and have no transfer under way. */
+bool sim_may_dispatch(const struct sim *sim, uint32_t engine)
+{
+    for (uint32_t r = 0; r < sim->cluster->ranks; r++) {
+        const struct process *process = &sim->engines[engine].processes[r];
+        if (!process->alive || !process->serving || process->transfer || process->waiting || process->leaving)
+            return false;
+    }
+    return true;
+}
+
+/* The process does the next thing of its program; false when it has nothing to do. */
+bool sim_work(struct sim *sim, uint32_t engine, uint32_t rank)
+{
+    struct process *process = &sim->engines[engine].processes[rank];
+    struct gms_proposal proposal;
+
+    if (!process->alive || process->waiting)
+        return false;
+    if (process->leaving) {
+        cluster_fact(sim->cluster, rank, engine, process->incarnation, GMS_FACT_LEFT);
+        sim_end_process(sim, engine, rank);
+        return true;
+    }
+    switch (process->life) {
+    case LIFE_JOIN:
+        proposal = cluster_join(sim->engines[engine].launch);
+        break;
+    case LIFE_WEIGHTS:
+        proposal = cluster_allocate(process->incarnation, process->sequence, "w", GMS_POOL_WEIGHTS, 0, 0);
+        break;
+    case LIFE_PUBLISH:
+        proposal = cluster_on_pool(GMS_OPERATION_PUBLISH, process->incarnation, process->sequence, "w");
+        break;
+    case LIFE_KV:
+        proposal = cluster_allocate(process->incarnation, process->sequence, "kv", GMS_POOL_KV, 64, 4096);
+        break;
+    case LIFE_EXTRA:
+        proposal = cluster_allocate(process->incarnation, process->sequence, "x", GMS_POOL_KV, 8, 4096);
+        break;
+    case LIFE_RELEASE:
+        proposal = cluster_on_pool(GMS_OPERATION_RELEASE, process->incarnation, process->sequence, "x");
+        break;
+    case LIFE_PARK:
+        process->life = LIFE_PARKED;
+        cluster_fact(sim->cluster, rank, engine, process->incarnation, GMS_FACT_PARKED);
+        return true;
+    case LIFE_PARKED:
+        return false;
+    case LIFE_ADOPT:
+        proposal = cluster_adopt(process->incarnation, process->sequence, process->epoch, process->source);
+        break;
+    case LIFE_READY:
+        process->life = LIFE_SERVE;
+        cluster_fact(sim->cluster, rank, engine, process->incarnation, GMS_FACT_READY);
+        return true;
+    case LIFE_SERVE:
+        if (process->transfer) {
+            transfer(sim, engine, rank);
+            return true;
+        }
+        return false;
+    default:
+        return false;
+    }
+    if (process->life != LIFE_JOIN && sim_chance(sim, 400))
+        proposal.fields[1]++; /* a rank that is of another opinion */
+    call(sim, engine, rank, &proposal);
+    return true;
+}
+
+static void on_reply(struct sim *sim, uint32_t engine, uint32_t rank, const struct gms_outcome *outcome)
+{
+    struct process *process = &sim->engines[engine].processes[rank];
+
+    process->waiting = false;
+    if (process->life == LIFE_JOIN) {
+        if (outcome->status == GMS_OK) {
+            process->incarnation = outcome->incarnation;
+            process->sequence = 1;
+            process->life = LIFE_WEIGHTS;
+        } else if (outcome->status != GMS_E_BUSY && outcome->status != GMS_E_AGAIN) {
+            sim_end_process(sim, engine, rank); /* this launch is over */
+        }
+        return;
+    }
+    if (outcome->status == GMS_E_CONDEMNED || outcome->status == GMS_E_STALE || outcome->status == GMS_E_PROTOCOL) {
+        if (outcome->status == GMS_E_PROTOCOL)
+            cluster_fail(sim->cluster, "rank %u: %s", rank, outcome->text);
+        if (process->life != LIFE_ADOPT || outcome->status != GMS_E_STALE) {
+            sim_end_process(sim, engine, rank);
+            return;
+        }
+    }
+    process->sequence++;
+    if (outcome->status != GMS_OK)
+        return; /* all ranks were told so; all ask again */
+    switch (process->life) {
+    case LIFE_WEIGHTS:
+        process->life = outcome->pool_state == GMS_POOL_UNPUBLISHED ? LIFE_PUBLISH : LIFE_KV;
+        break;
+    case LIFE_PUBLISH:
+        process->life = LIFE_KV;
+        break;
+    case LIFE_KV:
+        process->life = LIFE_EXTRA;
+        break;
+    case LIFE_EXTRA:
+        process->life = LIFE_RELEASE;
+        break;
+    case LIFE_RELEASE:
+        process->life = LIFE_PARK;
+        break;
+    case LIFE_ADOPT:
+        process->life = LIFE_READY;
+        break;
+    case LIFE_JOIN:
+    case LIFE_PARK:
+    case LIFE_PARKED:
+    case LIFE_READY:
+    case LIFE_SERVE:
+        break;
+    }
+}
+
+struct process *sim_by_session(struct sim *sim, uint32_t rank, uint64_t session, uint32_t *ret_engine)
+{
+    for (uint32_t e = 0; e < sim->engine_count; e++) {
+        if (sim->engines[e].processes[rank].session != session)
+            continue;
+        *ret_engine = e;
+        return &sim->engines[e].processes[rank];
+    }
+    return NULL;
+}
+
+void sim_hook(struct cluster *cluster, uint32_t rank, const struct gms_action *action)
+{
+    struct sim *sim = cluster->context;
+    struct process *process;
+    uint32_t engine;
+
+    switch (action->type) {
+    case GMS_ACTION_REPLY:
+        process = sim_by_session(sim, rank, action->reply.session, &engine);
+        if (process && process->alive)
+            on_reply(sim, engine, rank, &action->reply.outcome);
+        else if (process && action->reply.outcome.key.kind == GMS_OPERATION_JOIN &&
+                 action->reply.outcome.status == GMS_OK)
+            process->incarnation = action->reply.outcome.incarnation; /* the driver knows it, and that it is dead */
+        break;
+    case GMS_ACTION_TRANSFER_DONE:
+        process = sim_by_session(sim, rank, action->transfer.session, &engine);
+        if (!process || !process->waiting)
+            break;
+        process->waiting = false;
+        process->transfer = 0;
+        if (action->transfer.status != GMS_OK && action->transfer.status != GMS_E_CONDEMNED &&
+            action->transfer.status != GMS_E_STALE)
+            cluster_fail(cluster, "rank %u: %s", rank, action->transfer.text);
+        break;
+    case GMS_ACTION_FENCE:
+    case GMS_ACTION_CONDEMNED:
+        if (action->type == GMS_ACTION_FENCE && rank == 0)
+            sim->totals->condemned++;
+        engine = action->type == GMS_ACTION_FENCE ? action->fence.engine : action->promote.engine;
+        process = &sim->engines[engine].processes[rank];
+        if (process->incarnation ==
+            (action->type == GMS_ACTION_FENCE ? action->fence.incarnation : action->promote.incarnation))
+            sim_end_process(sim, engine, rank);
+        break;
+    case GMS_ACTION_PROMOTE:
+        process = &sim->engines[action->promote.engine].processes[rank];
+        if (process->incarnation != action->promote.incarnation)
+            break;
+        if (process->life != LIFE_PARKED && process->alive)
+            cluster_fail(cluster, "rank %u: promoted in life %d", rank, process->life);
+        process->life = LIFE_ADOPT;
+        process->epoch = action->promote.epoch;
+        process->source = action->promote.source;
+        sim->totals->promotions += rank == 0;
+        break;
+    case GMS_ACTION_SERVING:
+        process = &sim->engines[action->promote.engine].processes[rank];
+        if (process->incarnation == action->promote.incarnation)
+            process->serving = true;
+        sim->totals->servings += rank == 0;
+        break;
+    case GMS_ACTION_COMMIT:
+    case GMS_ACTION_ABORT:
+        if (rank == 0)
+            (action->type == GMS_ACTION_COMMIT ? sim->totals->commits
+                                               : sim->totals->aborts)[action->commit.outcome.key.kind]++;
+        break;
+    case GMS_ACTION_CLASSIFY:
+        sim->totals->classifications += rank == 0;
+        break;
+    case GMS_ACTION_RING:
+    case GMS_ACTION_ENTER_ROUND:
+    case GMS_ACTION_STORE:
+    case GMS_ACTION_PREPARE:
+    case GMS_ACTION_BULK:
+    case GMS_ACTION_FORGET:
+    case GMS_ACTION_TRANSFER_ANSWER:
+    case GMS_ACTION_TRANSFER_STALLED:
+    case GMS_ACTION_NOTE:
+    case GMS_ACTION_RESTART:
+    case GMS_ACTION_SHUTDOWN:
+    case GMS_ACTION_TYPE_COUNT:
+        break;
+    }
+}
