@@ -177,11 +177,28 @@ void cluster_start(struct cluster *cluster, const struct cluster_options *option
     cluster_prepare(cluster, options, true);
     snprintf(ranks, sizeof ranks, "%u", options->ranks);
     program("gms-coord", path);
-    char *plain[] = {"mpirun",   "--oversubscribe", "-n",          ranks,  path,
-                     "--config", cluster->config,   "--log-level", "info", NULL};
-    char *reported[] = {
-        "mpirun", "--oversubscribe", "-n",       ranks,           "sh",          "-c",   (char *)(uintptr_t)reporting,
-        path,     cluster->log,      "--config", cluster->config, "--log-level", "info", NULL};
+    /* Straight to the file: mpirun forwards output late, and drops it when it aborts a job. */
+    char destination[128];
+    snprintf(destination, sizeof destination, "file:%s", cluster->log);
+    char *plain[] = {
+        "mpirun", "--oversubscribe",   "-n",        ranks, path, "--config", cluster->config, "--log-level",
+        "info",   "--log-destination", destination, NULL};
+    char *reported[] = {"mpirun",
+                        "--oversubscribe",
+                        "-n",
+                        ranks,
+                        "sh",
+                        "-c",
+                        (char *)(uintptr_t)reporting,
+                        path,
+                        cluster->log,
+                        "--config",
+                        cluster->config,
+                        "--log-level",
+                        "info",
+                        "--log-destination",
+                        destination,
+                        NULL};
     cluster->launcher_pid = spawn(options->report_exits ? reported : plain, cluster->log, &cluster->launcher);
     bool answered = eventually(all_answer, cluster, HARNESS_DEADLINE_MS);
     if (!answered || gms_pidfd_ended(cluster->launcher)) {
