@@ -61,6 +61,11 @@ void sim_launch(struct sim *sim, uint32_t engine)
     for (uint32_t r = 0; r < sim->cluster->ranks; r++) {
         struct process *process = &sim->engines[engine].processes[r];
 
+        if (process->session && sim->former_count < FORMER) {
+            sim->former[sim->former_count].engine = engine;
+            sim->former[sim->former_count].rank = r;
+            sim->former[sim->former_count++].process = *process;
+        }
         memset(process, 0, sizeof *process);
         process->alive = true;
         process->session = ++sim->sessions;
@@ -252,6 +257,12 @@ struct process *sim_by_session(struct sim *sim, uint32_t rank, uint64_t session,
             continue;
         *ret_engine = e;
         return &sim->engines[e].processes[rank];
+    }
+    for (uint32_t i = 0; i < sim->former_count; i++) {
+        if (sim->former[i].rank != rank || sim->former[i].process.session != session)
+            continue;
+        *ret_engine = sim->former[i].engine;
+        return &sim->former[i].process;
     }
     return NULL;
 }

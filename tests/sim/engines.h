@@ -8,7 +8,7 @@
 
 #include "cluster.h"
 
-enum { ENGINES = 3, TRANSFER_PARTS = 2 };
+enum { ENGINES = 3, TRANSFER_PARTS = 2, FORMER = 512 };
 
 enum life {
     LIFE_JOIN,
@@ -53,6 +53,11 @@ struct sim {
     uint32_t engine_count, launch_limit;
     bool quiet; /* no faults any more */
     struct engine engines[ENGINES];
+    struct {
+        uint32_t engine, rank;
+        struct process process;
+    } former[FORMER]; /* of earlier launches: their sessions' ends, and answers to them, may come late */
+    uint32_t former_count;
     struct totals *totals;
 };
 
