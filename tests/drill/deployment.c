@@ -142,6 +142,8 @@ static gms_status process_ended(const struct drill_process *process, struct gms_
 
 gms_status drill_deployment_check(struct drill_deployment *deployment, uint32_t excused, struct gms_error *ret_error)
 {
+    if (drill_interrupted())
+        return gms_fail(ret_error, GMS_E_REFUSED, "interrupted");
     drill_processes_check(&deployment->processes);
     for (size_t i = 0; i < deployment->processes.count; i++) {
         const struct drill_process *process = &deployment->processes.items[i];

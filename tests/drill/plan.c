@@ -10,8 +10,8 @@
 #ifndef DRILL_SOURCE_PROMPTS
 #define DRILL_SOURCE_PROMPTS ""
 #endif
-#ifndef DRILL_INSTALLED_PROMPTS
-#define DRILL_INSTALLED_PROMPTS ""
+#ifndef DRILL_INSTALLED_PROMPTS /* from the folder of the programs */
+#define DRILL_INSTALLED_PROMPTS "../share/gms/drill/prompts.txt"
 #endif
 
 static const char *const when_names[DRILL_WHEN_COUNT] = {
@@ -180,13 +180,15 @@ static gms_status find_bin_dir(struct drill_plan *plan, struct gms_error *ret_er
 static gms_status find_prompts(struct drill_plan *plan, struct gms_error *ret_error)
 {
     if (plan->prompts[0] == '\0') {
-        static const char *const places[] = {DRILL_SOURCE_PROMPTS, DRILL_INSTALLED_PROMPTS};
+        char installed[2 * DRILL_PATH_BYTES];
+        snprintf(installed, sizeof installed, "%s/%s", plan->bin_dir, DRILL_INSTALLED_PROMPTS);
+        const char *const places[] = {installed, DRILL_SOURCE_PROMPTS};
         for (size_t i = 0; i < 2 && plan->prompts[0] == '\0'; i++)
-            if (places[i][0] != '\0' && access(places[i], R_OK) == 0)
-                snprintf(plan->prompts, sizeof plan->prompts, "%s", places[i]);
+            if (strlen(places[i]) < sizeof plan->prompts && access(places[i], R_OK) == 0)
+                memcpy(plan->prompts, places[i], strlen(places[i]) + 1);
         if (plan->prompts[0] == '\0')
-            return gms_fail(ret_error, GMS_E_NOT_FOUND, "no prompt file at %s or %s; give one with --prompts",
-                            DRILL_SOURCE_PROMPTS, DRILL_INSTALLED_PROMPTS);
+            return gms_fail(ret_error, GMS_E_NOT_FOUND, "no prompt file at %.200s or %s; give one with --prompts",
+                            installed, DRILL_SOURCE_PROMPTS);
     }
     if (access(plan->prompts, R_OK) != 0)
         return gms_fail(ret_error, GMS_E_NOT_FOUND, "--prompts %s: %s", plan->prompts, strerror(errno));

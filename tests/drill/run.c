@@ -537,6 +537,7 @@ static void run_all(struct run *run)
         return;
     }
     run_faults(run);
+    run->result->could_not_run |= drill_interrupted();
     if (!run->result->could_not_run)
         gather(run);
 }
