@@ -32,7 +32,6 @@ struct arguments {
     bool check, fresh;
 };
 
-
 static const char documentation[] =
     "The coordinator of one deployment: one MPI rank for each GPU. Start a gms-keeper on every node first, then\n"
     "\n"
@@ -228,8 +227,12 @@ static gms_status open_rank(struct start *start, struct gms_error *ret_error)
     status = gms_run_dir_path(config->run_dir, "store.", (int32_t)start->rank, path, ret_error);
     if (status != GMS_OK)
         return status;
-    const struct gms_store_options store = {
-        .path = path, .world = start->world, .keeper = start->keeper.keeper, .fresh = start->arguments->fresh};
+    const struct gms_store_options store = {.path = path,
+                                            .world = start->world,
+                                            .keeper = start->keeper.keeper,
+                                            .mirror_world = start->keeper.mirror_world,
+                                            .mirror_number = start->keeper.mirror_number,
+                                            .fresh = start->arguments->fresh};
     status = gms_store_open(&store, &start->store, ret_error);
     if (status != GMS_OK)
         return status;

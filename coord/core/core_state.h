@@ -137,6 +137,9 @@ struct gms_core {
     int32_t serving, successor; /* engine slots, -1: none */
     uint64_t writer;
     uint32_t writer_engine;
+    uint64_t
+        identity[GMS_PROPOSAL_FIELDS]; /* the join fields of whoever joined an empty group; all must have the same */
+    uint64_t identity_of;              /* that incarnation; 0: nobody has joined yet */
     struct gms_core_engine engines[GMS_MAX_ENGINES];
     struct gms_core_pool pools[GMS_CORE_MAX_POOLS];
     struct gms_core_transfer transfers[GMS_CORE_MAX_TRANSFERS];
@@ -215,6 +218,7 @@ void gms_core_pool_reserve(struct gms_core *core, uint32_t engine, const struct 
 void gms_core_pool_commit(struct gms_core *core, uint32_t engine, struct gms_outcome *outcome);
 void gms_core_pool_unlock(struct gms_core *core, uint32_t engine);
 void gms_core_pool_retired(struct gms_core *core, uint32_t engine);
+bool gms_core_pool_any(const struct gms_core *core);
 
 /* ---- takeover.c */
 enum gms_role_event {

@@ -343,9 +343,28 @@ static void decide_refused(struct gms_core *core, uint32_t engine, const struct 
     gms_core_decide(core, engine, &outcome);
 }
 
+/* Everything that makes KV and weights of one engine readable by another; the environment names the engine and may
+ * differ. */
+static bool field_binds_group(uint32_t field)
+{
+    const char *name = gms_operation_field_name(GMS_OPERATION_JOIN, field);
+
+    return name && field != GMS_JOIN_FIELD_ENVIRONMENT;
+}
+
+/* Nobody else is here and nothing is kept: whoever joins now says what the group is. */
+static bool founds_group(const struct gms_core *core, uint32_t engine)
+{
+    for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++)
+        if (e != engine && core->engines[e].role != GMS_ROLE_EMPTY)
+            return false;
+    return !gms_core_pool_any(core);
+}
+
 static void commit_join(struct gms_core *core, uint32_t engine, struct gms_outcome *outcome)
 {
     struct gms_core_engine *slot = &core->engines[engine];
+    struct gms_proposal proposal = slot->pending.proposal; /* the decision ends it */
     bool orphan = slot->pending.orphan;
 
     outcome->incarnation = ++core->incarnations;
@@ -356,6 +375,13 @@ static void commit_join(struct gms_core *core, uint32_t engine, struct gms_outco
     slot->next_sequence = 1;
     slot->facts = 0;
     gms_core_mix(core, slot->incarnation);
+    if (founds_group(core, engine)) {
+        for (uint32_t i = 0; i < GMS_PROPOSAL_FIELDS; i++) {
+            core->identity[i] = proposal.fields[i];
+            gms_core_mix(core, field_binds_group(i) ? core->identity[i] : 0);
+        }
+        core->identity_of = slot->incarnation;
+    }
     if (orphan) /* its session ended before it had an incarnation to be reported for */
         slot->facts |= 1u << GMS_FACT_GONE;
 }
@@ -418,6 +444,33 @@ static bool fields_agree(struct gms_core *core, uint32_t engine, const struct gm
     return true;
 }
 
+/* An engine whose KV or weights the others could not read is refused at once: silent misses would cost every block
+ * (V28). */
+static bool join_is_compatible(struct gms_core *core, uint32_t engine, const struct gms_ballot_proposal *merged)
+{
+    if (!core->identity_of || founds_group(core, engine))
+        return true;
+    for (uint32_t i = 0; i < GMS_PROPOSAL_FIELDS; i++) {
+        struct gms_outcome outcome;
+        struct gms_text text;
+
+        if (!field_binds_group(i) || merged->fields[i].least == core->identity[i])
+            continue;
+        text = begin_failure(core, engine, &merged->least, GMS_E_MISMATCH, -1, &outcome);
+        gms_text_add(&text, ": ");
+        gms_text_add(&text, gms_operation_field_name(GMS_OPERATION_JOIN, i));
+        gms_text_add(&text, " is ");
+        gms_text_hex(&text, merged->fields[i].least);
+        gms_text_add(&text, ", the group has ");
+        gms_text_hex(&text, core->identity[i]);
+        gms_text_count(&text, " since incarnation ", core->identity_of);
+        gms_text_add(&text, "; start it with the same settings");
+        gms_core_decide(core, engine, &outcome);
+        return false;
+    }
+    return true;
+}
+
 /* May this engine adopt now? The fields say under which epoch, and from whom, it believes to. */
 static bool adopt_is_allowed(struct gms_core *core, uint32_t engine, const struct gms_ballot_proposal *merged)
 {
@@ -455,6 +508,8 @@ static void start(struct gms_core *core, uint32_t engine, const struct gms_ballo
         return;
     }
     if (!fields_agree(core, engine, merged))
+        return;
+    if (kind == GMS_OPERATION_JOIN && !join_is_compatible(core, engine, merged))
         return;
     if (kind == GMS_OPERATION_ADOPT && !adopt_is_allowed(core, engine, merged))
         return;

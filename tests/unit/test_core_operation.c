@@ -409,6 +409,46 @@ static void test_join_again_of_the_same_launch(void **state)
 }
 
 /* A rank of a starting engine dies: the join ends everywhere long before its deadline. */
+
+/* V28: KV hashed under another seed would be missed silently; the group says so when such an engine joins. */
+static void test_join_must_fit_the_group(void **state)
+{
+    struct cluster *cluster = new_cluster(3);
+    struct gms_proposal proposal = cluster_join(11);
+    uint64_t first;
+    (void)state;
+
+    proposal.fields[GMS_JOIN_FIELD_ENVIRONMENT] = 1;
+    first = everywhere(cluster, 0, &proposal).incarnation;
+    assert_int_equal(first, 1);
+    for (uint32_t field = 0; field < GMS_PROPOSAL_FIELDS; field++) {
+        struct gms_proposal other = proposal;
+        struct gms_outcome outcome;
+
+        other.key.launch = 100 + field;
+        other.fields[field] ^= 0x5eed;
+        outcome = everywhere(cluster, 1, &other);
+        if (field == GMS_JOIN_FIELD_ENVIRONMENT) { /* names the engine: may differ */
+            assert_int_equal(outcome.status, GMS_OK);
+            fact_everywhere(cluster, 1, outcome.incarnation, GMS_FACT_LEFT);
+            cluster_settle(cluster);
+            assert_sound(cluster);
+            continue;
+        }
+        assert_int_equal(outcome.status, GMS_E_MISMATCH);
+        assert_non_null(strstr(outcome.text, gms_operation_field_name(GMS_OPERATION_JOIN, field)));
+        assert_non_null(strstr(outcome.text, "since incarnation 1"));
+    }
+
+    /* Nobody there and nothing kept: the next to join says anew what the group is. */
+    fact_everywhere(cluster, 0, first, GMS_FACT_LEFT);
+    cluster_settle(cluster);
+    proposal.key.launch = 12;
+    proposal.fields[4] ^= 0x5eed;
+    assert_int_equal(everywhere(cluster, 0, &proposal).status, GMS_OK);
+    cluster_free(cluster);
+}
+
 static void test_session_gone_ends_a_join_quickly(void **state)
 {
     (void)state;
@@ -601,6 +641,7 @@ int main(void)
         cmocka_unit_test(test_different_launches_are_a_mismatch),
         cmocka_unit_test(test_refusals_at_once),
         cmocka_unit_test(test_join_again_of_the_same_launch),
+        cmocka_unit_test(test_join_must_fit_the_group),
         cmocka_unit_test(test_session_gone_ends_a_join_quickly),
         cmocka_unit_test(test_session_gone_while_a_join_is_decided),
         cmocka_unit_test(test_adopt_needs_a_promotion),
