@@ -64,7 +64,7 @@ static gms_status choose(const char *option, const char *text, const char *const
 
 gms_status drill_when_parse(const char *text, enum drill_when *ret_when, struct gms_error *ret_error)
 {
-    unsigned index;
+    unsigned index = 0;
     gms_status status = choose("when", text, when_names, DRILL_WHEN_COUNT, &index, ret_error);
     if (status == GMS_OK)
         *ret_when = (enum drill_when)index;
@@ -73,7 +73,7 @@ gms_status drill_when_parse(const char *text, enum drill_when *ret_when, struct 
 
 gms_status drill_verify_parse(const char *text, enum drill_verify *ret_verify, struct gms_error *ret_error)
 {
-    unsigned index;
+    unsigned index = 0;
     gms_status status = choose("kv-verify", text, verify_names, DRILL_VERIFY_COUNT, &index, ret_error);
     if (status == GMS_OK)
         *ret_verify = (enum drill_verify)index;
@@ -82,7 +82,7 @@ gms_status drill_verify_parse(const char *text, enum drill_verify *ret_verify, s
 
 gms_status drill_sabotage_parse(const char *text, enum drill_sabotage *ret_sabotage, struct gms_error *ret_error)
 {
-    unsigned index;
+    unsigned index = 0;
     gms_status status = choose("sabotage", text, sabotage_names, DRILL_SABOTAGE_COUNT, &index, ret_error);
     if (status == GMS_OK)
         *ret_sabotage = (enum drill_sabotage)index;
