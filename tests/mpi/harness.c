@@ -379,11 +379,12 @@ void engine_start(struct engine *engine, const struct cluster *cluster, uint32_t
         rank->ranks = engine->count;
         rank->argument = argument;
         snprintf(rank->launch, sizeof rank->launch, "%s", launch);
-        pid_t parent = getpid();
-        rank->pid = fork();
-        assert_true(rank->pid >= 0);
-        if (rank->pid == 0)
+        /* Not rank->pid: that is shared, and what the parent writes there is not what fork returned to the child. */
+        pid_t parent = getpid(), pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0)
             run_rank(rank, body, parent);
+        rank->pid = pid;
         struct gms_error error;
         assert_int_equal(gms_pidfd_open(rank->pid, &rank->pidfd, &error), GMS_OK);
     }
