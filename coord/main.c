@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/run_dir.h"
 #include "daemon.h"
+#include "fresh.h"
 #include "gms-keeper/client.h"
 #include "gms/version.h"
 
@@ -41,16 +42,17 @@ static const char documentation[] =
     "wants something. Stop it with `gms-ctl --run-dir DIR down` or SIGUSR1; engines keep running and serving without "
     "it."
     "\v"
-    "Exit codes: 0 planned stop; 64 usage; 78 configuration, nothing was started; 75 start the whole job again (a rank "
-    "or "
-    "the launcher is gone, or a round missed its deadline); 70 an operator must decide.";
+    "Exit codes: 0 planned stop; 64 usage; 78 configuration, or no keeper: nothing was started; 75 start the whole job "
+    "again (a rank or the launcher is gone, or a round missed its deadline); 70 an operator must decide. This version "
+    "does not resume the state of an earlier start: where engines had joined, the next start answers 70 and says what "
+    "to do.";
 
 static const struct argp_option options[] = {
     {"config", 'c', "FILE", 0, "The deployment file; read by rank 0", 0},
     {"check", KEY_CHECK, NULL, 0, "Only check the file, without MPI: every error with its line", 0},
     {"help-config", KEY_HELP_CONFIG, NULL, 0, "Describe every setting of the file", 0},
-    {"fresh", KEY_FRESH, NULL, 0, "Set aside what an earlier coordinator job stored: no engine of it may be running",
-     0},
+    {"fresh", KEY_FRESH, NULL, 0,
+     "Give up what an earlier coordinator job stored and held; refused while an engine of it runs", 0},
     {"log-level", KEY_LOG_LEVEL, "LEVEL", 0, "error, warning, notice (default), info or debug", 1},
     {"log-destination", KEY_LOG_DESTINATION, "WHERE", 0,
      "stderr (default), file:PATH (%r in PATH is the rank; opened anew on SIGHUP) or journald", 1},
@@ -216,15 +218,25 @@ static gms_status choose_world(struct start *start, struct gms_error *ret_error)
     return status;
 }
 
+/* From here on no earlier coordinator of this rank runs. */
+static gms_status take_rank(struct start *start, struct gms_error *ret_error)
+{
+    return gms_keeper_connect(start->config->run_dir, start->world, start->rank, start->config->ranks, &start->keeper,
+                              ret_error);
+}
+
+static gms_status check_fresh(struct start *start, struct gms_error *ret_error)
+{
+    return start->arguments->fresh ? gms_fresh_check(&start->keeper, ret_error) : GMS_OK;
+}
+
 static gms_status open_rank(struct start *start, struct gms_error *ret_error)
 {
     const struct gms_config *config = start->config;
     char path[GMS_RUN_PATH_BYTES];
-    gms_status status =
-        gms_keeper_connect(config->run_dir, start->world, start->rank, config->ranks, &start->keeper, ret_error);
-    if (status != GMS_OK)
-        return status;
-    status = gms_run_dir_path(config->run_dir, "store.", (int32_t)start->rank, path, ret_error);
+    gms_status status = start->arguments->fresh ? gms_fresh_clear(&start->keeper, config->run_dir, ret_error) : GMS_OK;
+    if (status == GMS_OK)
+        status = gms_run_dir_path(config->run_dir, "store.", (int32_t)start->rank, path, ret_error);
     if (status != GMS_OK)
         return status;
     const struct gms_store_options store = {.path = path,
@@ -271,6 +283,10 @@ static gms_status start_together(struct start *start, struct gms_error *ret_erro
         status = together(start, check_place, ret_error);
     if (status == GMS_OK)
         status = choose_world(start, ret_error);
+    if (status == GMS_OK)
+        status = together(start, take_rank, ret_error);
+    if (status == GMS_OK)
+        status = together(start, check_fresh, ret_error); /* apart from what changes something: all ranks or none */
     if (status == GMS_OK)
         status = together(start, open_rank, ret_error);
     if (status == GMS_OK)
