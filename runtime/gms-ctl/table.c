@@ -379,8 +379,8 @@ void gms_table_write(FILE *stream, const struct gms_rank_status *ranks, size_t c
         write_verdict(stream, first, style);
     } else {
         fprintf(stream,
-                "%sNO COORDINATOR ANSWERS%s  a serving engine runs on; nothing can be decided until they are "
-                "back (gms-ctl serving tells who served last)\n",
+                "%sNO COORDINATOR ANSWERS%s  a serving engine runs on, but no fault would be handled (gms-ctl serving "
+                "tells who served last; the coordinators' log why they ended and what to do)\n",
                 style->bad, style->off);
     }
     write_warnings(stream, ranks, count, style);
