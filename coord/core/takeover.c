@@ -69,8 +69,8 @@ void gms_core_fact(struct gms_core *core, uint32_t engine, uint64_t incarnation,
             return;
         break;
     case GMS_FACT_READY:
-        if (!slot->promoted)
-            return;
+        if (!slot->promoted || core->writer != incarnation)
+            return; /* one that serves without having adopted would write slots that still are its predecessor's */
         break;
     case GMS_FACT_STICKY:
     case GMS_FACT_STALLED:

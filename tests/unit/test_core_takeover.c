@@ -346,7 +346,15 @@ static void test_stored_before_visible(void **state)
     hold(c, 0);
     cluster_settle(c);
     assert_int_equal(cluster_count(c, UINT32_MAX, GMS_ACTION_PROMOTE), 2);
+
+    /* Nor one that has not adopted: the slots are its predecessor's until then, and the next takeover would read the
+     * predecessor's words for pages that this one wrote. */
+    cluster_fact(c, 0, 1, 2, GMS_FACT_READY);
+    cluster_fact(c, 1, 1, 2, GMS_FACT_READY);
+    cluster_settle(c);
+    assert_int_equal(cluster_look(c, 0).takeover, GMS_TAKEOVER_PROMOTING);
     adopt(c, 1, 2);
+    assert_int_equal(cluster_look(c, 0).takeover, GMS_TAKEOVER_PROMOTING);
     hold(c, 1u << CLUSTER_STORE);
     cluster_fact(c, 0, 1, 2, GMS_FACT_READY);
     cluster_fact(c, 1, 1, 2, GMS_FACT_READY);
