@@ -201,6 +201,13 @@ static void engine_said(struct gms_daemon *daemon, struct gms_client *client, st
                    message->ready.endpoint.length, sizeof client->endpoint - 1);
             return;
         }
+        struct gms_core_view view;
+        gms_core_look(daemon->core, &view);
+        if (view.engines[client->engine_id].role != GMS_ROLE_PROMOTED ||
+            view.writer_incarnation != client->incarnation) {
+            refuse(client, id, GMS_E_REFUSED, "READY comes once, after the promotion and the adoption");
+            return;
+        }
         copy_text(client->endpoint, sizeof client->endpoint, &message->ready.endpoint);
         gms_daemon_push_fact(daemon, client->engine_id, client->incarnation, GMS_FACT_READY);
     } else if (message->type == GMS_MESSAGE_LEAVING) {
@@ -248,13 +255,13 @@ static void exec_said(struct gms_daemon *daemon, struct gms_client *client, stru
     }
     struct gms_container container = {.kind = kind, .guardian_fd = message->fds[0], .engine_fd = message->fds[1]};
     message->fds[0] = message->fds[1] = -1;
-    const struct gms_client *engine = gms_sessions_engine(daemon->sessions, client->engine_id);
-    if (engine != NULL && engine->container.kind != 0 && gms_pidfd_pid(engine->container.guardian_fd) > 0 &&
-        gms_pidfd_pid(engine->container.guardian_fd) == gms_pidfd_pid(container.guardian_fd))
-        gms_container_close(&container); /* a repetition, of what its engine has taken already */
+    struct gms_error error;
+    gms_status status = gms_sessions_offer_container(daemon->sessions, client, &container, &error);
+    if (status == GMS_OK)
+        gms_sessions_answer(client, message->request_id, GMS_OK, "");
     else
-        gms_sessions_set_container(daemon->sessions, client->engine_id, &container);
-    gms_sessions_answer(client, message->request_id, GMS_OK, "");
+        refuse(client, message->request_id, status, "%s", error.text);
+    gms_container_close(&container);
 }
 
 static void take_over_from(struct gms_daemon *daemon, struct gms_client *client, const struct gms_message *message)

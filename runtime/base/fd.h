@@ -32,6 +32,8 @@ void gms_signals_reset(void);
 gms_status gms_pidfd_open(pid_t pid, int *ret_fd, struct gms_error *ret_error);
 /* The pid behind a pidfd as this PID namespace sees it: 0 when outside it, -1 when it has been reaped. */
 pid_t gms_pidfd_pid(int pidfd);
+/* Is it a pidfd at all? What a peer sends in its place could look ended, or never end. */
+bool gms_pidfd_is(int fd);
 /* SIGKILL or another signal through the pidfd; true also when the process is gone already. */
 bool gms_pidfd_signal(int pidfd, int signal);
 /* Has every thread of the process ended (pidfd readable)? */

@@ -211,6 +211,25 @@ static void test_maps(void **state)
     gms_fd_close(&pidfd);
 }
 
+/* A namespace that ends proves nothing about a rank that does not live in it. */
+static void test_foreign_namespace(void **state)
+{
+    struct fixture *fixture = *state;
+    int pidfd = -1, guardian = -1;
+    pid_t pid = child(-1, &pidfd), guardian_pid = child(-1, &guardian);
+    const struct gms_container container = {GMS_CONTAINER_PID_NAMESPACE, guardian, guardian};
+    assert_int_equal(gms_fence_add(fixture->fence, ENGINE, INCARNATION, pidfd, &container, NULL), GMS_OK);
+    gms_pidfd_signal(guardian, SIGKILL);
+    assert_int_equal(waitpid(guardian_pid, NULL, 0), guardian_pid);
+    gms_fence_start(fixture->fence, ENGINE, INCARNATION);
+    turn_for(fixture, 5000);
+    assert_int_equal(fixture->retired, 1);
+    assert_true(gms_pidfd_ended(pidfd));
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    gms_fd_close(&pidfd);
+    gms_fd_close(&guardian);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -219,6 +238,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_holder, setup, teardown),
         cmocka_unit_test_setup_teardown(test_subreaper, setup, teardown),
         cmocka_unit_test_setup_teardown(test_namespace, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_foreign_namespace, setup, teardown),
         cmocka_unit_test_setup_teardown(test_maps, setup, teardown),
     };
     return cmocka_run_group_tests_name("fence", tests, NULL, NULL);
