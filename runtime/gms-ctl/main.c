@@ -34,8 +34,8 @@ static const char doc[] =
     "Commands:\n"
     "  status            who serves, what is wrong, engines, ranks, pools, the last\n"
     "                    takeover\n"
-    "  serving           the endpoint of the engine that serves, or served last; needs\n"
-    "                    no coordinator\n"
+    "  serving           endpoint of the engine that serves, or served last; needs no\n"
+    "                    coordinator\n"
     "  wait up           until every coordinator rank answers\n"
     "  wait serving      and an engine serves on all ranks\n"
     "  wait standby      and a shadow is parked on all ranks\n"
@@ -296,12 +296,12 @@ static bool parse_goal(const char *text, enum gms_goal *ret_goal)
     return false;
 }
 
-/* Asks ten times a second; says once a second what it waits for. */
+/* Asks ten times a second; says what it waits for after a second, when that changes, and else ever more rarely. */
 static int wait_command(const struct options *options, enum gms_goal goal)
 {
     uint64_t started_ns = gms_clock_ns(), deadline_ns = started_ns + timeout_or(options, 60);
-    uint64_t say_ns = started_ns + GMS_NS_PER_S;
-    char missing[GMS_MISSING_BYTES], waited[64];
+    uint64_t pause_ns = GMS_NS_PER_S, say_ns = started_ns + pause_ns;
+    char missing[GMS_MISSING_BYTES], said[GMS_MISSING_BYTES] = "", waited[64];
 
     for (;;) {
         uint64_t now_ns = gms_clock_ns(), left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : GMS_NS_PER_MS;
@@ -329,9 +329,11 @@ static int wait_command(const struct options *options, enum gms_goal goal)
             gms_log(GMS_LOG_ERROR, "not reached within %s: %s", waited, missing);
             return EXIT_REFUSED;
         }
-        if (now_ns >= say_ns) {
+        if (now_ns >= say_ns || (said[0] != '\0' && strcmp(said, missing) != 0)) {
             fprintf(stderr, "gms-ctl: waiting (%s): %s\n", waited, missing);
-            say_ns = now_ns + GMS_NS_PER_S;
+            memcpy(said, missing, sizeof said);
+            say_ns = now_ns + pause_ns;
+            pause_ns = pause_ns < 8 * GMS_NS_PER_S ? 2 * pause_ns : 10 * GMS_NS_PER_S;
         }
         now_ns += 100 * GMS_NS_PER_MS;
         poll(NULL, 0, gms_clock_poll_ms(now_ns < deadline_ns ? now_ns : deadline_ns));
