@@ -4,7 +4,7 @@ include(CMakePackageConfigHelpers)
 
 install(TARGETS gms EXPORT gms-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES include/gms/engine.h include/gms/status.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gms)
-install(FILES examples/quickstart.cfg DESTINATION ${CMAKE_INSTALL_DATADIR}/gms)
+install(FILES examples/quickstart.cfg examples/attach.py DESTINATION ${CMAKE_INSTALL_DATADIR}/gms)
 
 install(EXPORT gms-targets NAMESPACE gms:: FILE gms-targets.cmake DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/gms)
 file(WRITE ${CMAKE_BINARY_DIR}/gms-config.cmake "include(\"\${CMAKE_CURRENT_LIST_DIR}/gms-targets.cmake\")\n")

@@ -40,7 +40,7 @@ static const char documentation[] =
     "\n"
     "with RANKS equal to `ranks` in FILE, as an MPI job of its own. It sleeps until an engine, a peer or an operator "
     "wants something. Stop it with `gms-ctl --run-dir DIR down` or SIGUSR1; engines keep running and serving without "
-    "it."
+    "it, but a later start does not take them up again yet."
     "\v"
     "Exit codes: 0 planned stop; 64 usage; 78 configuration, or no keeper: nothing was started; 75 start the whole job "
     "again (a rank or the launcher is gone, or a round missed its deadline); 70 an operator must decide. This version "

@@ -40,8 +40,8 @@ static const char doc[] =
     "  wait serving      and an engine serves on all ranks\n"
     "  wait standby      and a shadow is parked on all ranks\n"
     "  takeover ENGINE   condemn ENGINE; a parked shadow takes over\n"
-    "  down              planned stop of the coordinators; engines keep serving,\n"
-    "                    memory stays\n"
+    "  down              planned stop of the coordinators; engines keep serving, memory\n"
+    "                    stays, but a later start does not take them up again yet\n"
     "\n"
     "Examples:\n"
     "  gms-ctl -d /run/user/0/gms wait standby --timeout 2min\n"
@@ -495,7 +495,9 @@ static int down_command(const struct options *options)
     if (status != GMS_OK) {
         return complain(status, &error);
     }
-    printf("%zu coordinators have stopped; engines and memory are untouched\n", open);
+    printf("%zu coordinators have stopped; engines that run go on, and no fault of theirs is handled now\n"
+           "(this version cannot take them up again: end them before the next start, and give it --fresh)\n",
+           open);
     return 0;
 }
 
