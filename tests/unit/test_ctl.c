@@ -251,6 +251,12 @@ static void it_says_when_nobody_serves(void **state)
     assert_has(bench, bench->out_path, "NOT SERVING  takeover: fencing, successor: engine 2");
     assert_has(bench, bench->out_path, "no shadow is parked");
     assert_has(bench, bench->out_path, "no engine has joined");
+
+    start(bench, words);
+    give_status(bench, 1, "{\"takeover\":\"vacant\",\"serving_engine\":-1,\"successor_engine\":-1}");
+    assert_int_equal(exit_code(bench), 0);
+    assert_has(bench, bench->out_path, "NOT SERVING  takeover: vacant, no successor\n! start an engine");
+    assert_null(strstr(file_text(bench, bench->out_path), "no shadow"));
 }
 
 static void any_document_is_survived(void **state)
