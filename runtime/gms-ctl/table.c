@@ -110,8 +110,9 @@ static void write_verdict(FILE *stream, const json_t *document, const struct sty
 static bool differs(const struct gms_rank_status *ranks, size_t count, const json_t *first, const char *key)
 {
     for (size_t i = 0; i < count; i++) {
-        if (ranks[i].document != NULL &&
-            !json_equal(json_object_get(first, key), json_object_get(ranks[i].document, key))) {
+        const json_t *mine = json_object_get(first, key), *other = json_object_get(ranks[i].document, key);
+
+        if (ranks[i].document != NULL && mine != other && !json_equal(mine, other)) { /* both may lack it */
             return true;
         }
     }
