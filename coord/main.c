@@ -20,7 +20,7 @@
 #include "base/log.h"
 #include "base/run_dir.h"
 #include "daemon.h"
-#include "fresh.h"
+#include "earlier.h"
 #include "gms-keeper/client.h"
 #include "gms/version.h"
 
@@ -218,6 +218,11 @@ static gms_status choose_world(struct start *start, struct gms_error *ret_error)
     return status;
 }
 
+static gms_status check_earlier(struct start *start, struct gms_error *ret_error)
+{
+    return gms_earlier_coordinator(start->config->run_dir, start->rank, ret_error);
+}
+
 /* From here on no earlier coordinator of this rank runs. */
 static gms_status take_rank(struct start *start, struct gms_error *ret_error)
 {
@@ -227,14 +232,15 @@ static gms_status take_rank(struct start *start, struct gms_error *ret_error)
 
 static gms_status check_fresh(struct start *start, struct gms_error *ret_error)
 {
-    return start->arguments->fresh ? gms_fresh_check(&start->keeper, ret_error) : GMS_OK;
+    return start->arguments->fresh ? gms_earlier_engines(&start->keeper, ret_error) : GMS_OK;
 }
 
 static gms_status open_rank(struct start *start, struct gms_error *ret_error)
 {
     const struct gms_config *config = start->config;
     char path[GMS_RUN_PATH_BYTES];
-    gms_status status = start->arguments->fresh ? gms_fresh_clear(&start->keeper, config->run_dir, ret_error) : GMS_OK;
+    gms_status status =
+        start->arguments->fresh ? gms_earlier_give_up(&start->keeper, config->run_dir, ret_error) : GMS_OK;
     if (status == GMS_OK)
         status = gms_run_dir_path(config->run_dir, "store.", (int32_t)start->rank, path, ret_error);
     if (status != GMS_OK)
@@ -283,6 +289,8 @@ static gms_status start_together(struct start *start, struct gms_error *ret_erro
         status = together(start, check_place, ret_error);
     if (status == GMS_OK)
         status = choose_world(start, ret_error);
+    if (status == GMS_OK)
+        status = together(start, check_earlier, ret_error);
     if (status == GMS_OK)
         status = together(start, take_rank, ret_error);
     if (status == GMS_OK)

@@ -57,7 +57,7 @@ static bool others_exited(void *context)
     return cluster_log_count(context, "coordinator exit 75") == RANKS - 1;
 }
 
-/* A start over what the dead coordinators left, refused: the exit code, and the reason in the log. */
+/* A start over what other coordinators hold or left, refused: the exit code, and the reason in the log. */
 static void refused_start(struct cluster *cluster, bool fresh, const char *reason)
 {
     char path[512], ranks[16];
@@ -77,6 +77,10 @@ static void kill_coordinator(uint32_t victim)
     cluster_start(&cluster, &(struct cluster_options){.ranks = RANKS, .report_exits = true});
     engine_start(&engine, &cluster, 0, "a", serve, 0);
     assert_true(engine_reached(&engine, AT_SERVING, HARNESS_DEADLINE_MS));
+
+    refused_start(&cluster, victim != 0, "a coordinator job runs"); /* by mistake: the living group is left alone */
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        assert_int_equal(cluster_number(&cluster, rank, "serving_engine"), 0);
 
     int coordinator = cluster_coordinator(&cluster, victim);
     assert_true(coordinator >= 0);

@@ -1,16 +1,70 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "fresh.h"
+#include "earlier.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/run_dir.h"
+#include "gms/version.h"
+#include "wire/channel.h"
 
-enum { NAMES_BYTES = 1 << 20 };
+enum { NAMES_BYTES = 1 << 20, ANSWER_SECONDS = 5 };
+
+/* Says hello as gms-ctl would. Whatever comes back, somebody is there. */
+static bool answers(int fd, uint32_t rank, void *buffer)
+{
+    uint64_t deadline_ns = gms_clock_ns() + ANSWER_SECONDS * GMS_NS_PER_S;
+    struct gms_message hello = {.type = GMS_MESSAGE_HELLO, .request_id = 1, .fd_count = 1}, answer;
+    int own = -1;
+    if (gms_pidfd_open(getpid(), &own, NULL) != GMS_OK)
+        return false;
+    hello.hello.role = GMS_CLIENT_CONTROL;
+    hello.hello.pid = (uint32_t)getpid();
+    hello.hello.rank = rank;
+    hello.hello.launch = (struct gms_bytes){"", 0};
+    hello.hello.version = (struct gms_bytes){GMS_VERSION, sizeof GMS_VERSION - 1};
+    hello.fds[0] = own;
+    gms_status status = gms_channel_send_until(fd, &hello, deadline_ns, NULL);
+    if (status == GMS_OK)
+        status = gms_channel_receive_until(fd, buffer, deadline_ns, &answer, NULL);
+    if (status == GMS_OK)
+        gms_message_close_fds(&answer);
+    gms_fd_close(&own);
+    return status == GMS_OK;
+}
+
+gms_status gms_earlier_coordinator(const char *run_dir, uint32_t rank, struct gms_error *ret_error)
+{
+    char path[GMS_RUN_PATH_BYTES];
+    int fd = -1;
+    gms_status status = gms_run_dir_path(run_dir, "c", (int32_t)rank, path, ret_error);
+    if (status != GMS_OK)
+        return status;
+    if (gms_channel_connect(path, ANSWER_SECONDS * 1000, &fd, NULL) != GMS_OK)
+        return GMS_OK; /* nobody there */
+    void *buffer = malloc(GMS_WIRE_MAX_BYTES);
+    if (buffer == NULL) {
+        status = gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for a message");
+    } else if (answers(fd, rank, buffer)) {
+        struct ucred owner = {0};
+        socklen_t bytes = sizeof owner;
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &owner, &bytes);
+        status = gms_fail(ret_error, GMS_E_FOREIGN_WORLD,
+                          "a coordinator job runs in %.200s: process %d answers as rank %u. Nothing was changed. To "
+                          "replace it, end its engines and stop it (gms-ctl --run-dir %.200s down), then start with "
+                          "--fresh",
+                          run_dir, (int)owner.pid, rank, run_dir);
+    }
+    free(buffer);
+    gms_fd_close(&fd);
+    return status;
+}
 
 typedef gms_status (*visitor)(struct gms_keeper_client *keeper, const char *name, struct gms_error *ret_error);
 
@@ -56,12 +110,12 @@ static gms_status drop_own(struct gms_keeper_client *keeper, const char *name, s
     return status == GMS_E_NOT_FOUND ? GMS_OK : status;
 }
 
-gms_status gms_fresh_check(struct gms_keeper_client *keeper, struct gms_error *ret_error)
+gms_status gms_earlier_engines(struct gms_keeper_client *keeper, struct gms_error *ret_error)
 {
     return for_each(keeper, "session/", refuse_living, ret_error);
 }
 
-gms_status gms_fresh_clear(struct gms_keeper_client *keeper, const char *run_dir, struct gms_error *ret_error)
+gms_status gms_earlier_give_up(struct gms_keeper_client *keeper, const char *run_dir, struct gms_error *ret_error)
 {
     static const char *const prefixes[] = {"directory/", "pool/", "session/"};
     char path[GMS_RUN_PATH_BYTES];
