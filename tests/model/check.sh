@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Checks the models with SPIN: check.sh [short|full|large] [NAME of one run]. short (the default, CI) takes under a
-# minute, full some minutes and up to 4 GiB, large looks at part of what is too large for that (hashed, five minutes
+# minute, full some minutes and up to 4 GiB, large looks at part of what is too large for that (hashed, three minutes
 # each, 2 GiB). Exit: 0 all as expected, 1 not, 77 spin or a C compiler is absent. Counterexamples are left in
 # the directory GMS_MODEL_DIR when that is set; README.md says how to replay one.
 set -u
@@ -122,7 +122,7 @@ samples() {
     run=$1 model=$2
     shift 2
     build "$run" "$model" "-O2 -DSAFETY -DNOCLAIM -DBITSTATE" -DSYMMETRY "$@"
-    ./pan -n -m200000 -w34 -Q5 >pan.log 2>&1
+    ./pan -n -m200000 -w34 -Q3 >pan.log 2>&1
     if grep -qE '^pan:1: assertion violated' pan.log; then
         report "$run" holds
         return
