@@ -67,6 +67,18 @@ static bool pool_name_is_good(const struct gms_bytes *name)
     return name->length < GMS_NAME_BYTES;
 }
 
+/* The ranks compare the fields, and each acts on the rest: a call that says two things would be agreed on as one and
+ * done as the other, here only. */
+static bool names_what_it_says(const struct gms_message *message)
+{
+    const uint64_t *fields = message->propose.fields;
+    if (fields[0] != XXH3_64bits(message->propose.pool.data, message->propose.pool.length))
+        return false;
+    return message->propose.kind != GMS_OPERATION_ALLOCATE ||
+           (fields[1] == message->propose.pool_kind && fields[2] == message->propose.slot_count &&
+            fields[3] == message->propose.block_bytes);
+}
+
 static bool check_call(struct gms_client *client, const struct gms_message *message)
 {
     uint32_t kind = message->propose.kind;
@@ -78,6 +90,14 @@ static bool check_call(struct gms_client *client, const struct gms_message *mess
     if (on_pool && (message->propose.pool.length == 0 || !pool_name_is_good(&message->propose.pool))) {
         refuse(client, message->request_id, GMS_E_INVALID,
                "a pool's name has 1 to %d bytes of letters, digits, '.', '_' and '-'", GMS_NAME_BYTES - 1);
+        return false;
+    }
+    if (on_pool && !names_what_it_says(message)) {
+        refuse(client, message->request_id, GMS_E_PROTOCOL,
+               "the digests that the ranks compare are not those of the call: pool %.*s, kind %u, %u slots of %llu "
+               "bytes",
+               (int)message->propose.pool.length, (const char *)message->propose.pool.data, message->propose.pool_kind,
+               message->propose.slot_count, (unsigned long long)message->propose.block_bytes);
         return false;
     }
     if (kind == GMS_OPERATION_JOIN) {

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <xxhash.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
@@ -192,6 +193,20 @@ static gms_status disorder(struct raw *raw, struct gms_error *error)
         else
             EXPECT(raw_propose(raw, operations[i], own + 1, 1, 0, 0), GMS_E_STALE);
     }
+    /* Agreed on as one thing, done as another: on this rank alone the pool would have more slots. */
+    struct gms_message allocate = {.type = GMS_MESSAGE_PROPOSE};
+    allocate.propose.kind = GMS_OPERATION_ALLOCATE;
+    allocate.propose.incarnation = own;
+    allocate.propose.sequence = 1;
+    allocate.propose.pool = (struct gms_bytes){"kv", 2};
+    allocate.propose.pool_kind = GMS_POOL_KV;
+    allocate.propose.slot_count = 8 + raw->rank->rank;
+    allocate.propose.block_bytes = 4096;
+    allocate.propose.fields[0] = XXH3_64bits("kv", 2);
+    allocate.propose.fields[1] = GMS_POOL_KV;
+    allocate.propose.fields[2] = 20;
+    allocate.propose.fields[3] = 4096;
+    EXPECT(raw_ask(raw, &allocate), GMS_E_PROTOCOL);
     EXPECT(raw_plain(raw, GMS_MESSAGE_READY, own), GMS_E_REFUSED);               /* before the promotion */
     EXPECT(raw_propose(raw, GMS_OPERATION_ADOPT, own, 7, 0, 0), GMS_E_PROTOCOL); /* number 7 is not next */
     EXPECT(raw_propose(raw, GMS_OPERATION_ADOPT, own, 1, 0, 0), GMS_E_REFUSED);  /* before the promotion */
