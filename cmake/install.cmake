@@ -1,14 +1,10 @@
-# Programs, headers, a pkg-config file and a CMake package; the prefix may be chosen at install time (--prefix).
+# The library, its headers, a pkg-config file and a CMake package (programs are installed by their rooms). The prefix may
+# be chosen at install time (--prefix).
 include(CMakePackageConfigHelpers)
 
 install(TARGETS gms EXPORT gms-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-foreach(program gms-coord gms-keeper gms-exec gms-ctl gms-up gms-failover-test minillm)
-  if(TARGET ${program})
-    install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-  endif()
-endforeach()
 install(FILES include/gms/engine.h include/gms/status.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gms)
-install(FILES tests/drill/prompts.txt examples/quickstart.cfg DESTINATION ${CMAKE_INSTALL_DATADIR}/gms-failover)
+install(FILES examples/quickstart.cfg examples/attach.py DESTINATION ${CMAKE_INSTALL_DATADIR}/gms)
 
 install(EXPORT gms-targets NAMESPACE gms:: FILE gms-targets.cmake DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/gms)
 file(WRITE ${CMAKE_BINARY_DIR}/gms-config.cmake "include(\"\${CMAKE_CURRENT_LIST_DIR}/gms-targets.cmake\")\n")
@@ -19,9 +15,9 @@ install(FILES ${CMAKE_BINARY_DIR}/gms-config.cmake ${CMAKE_BINARY_DIR}/gms-confi
 # Written at install time, when the prefix is known.
 install(CODE "
   file(READ \"${CMAKE_SOURCE_DIR}/cmake/gms.pc.in\" text)
-  string(REPLACE \"@CMAKE_INSTALL_PREFIX@\" \"\${CMAKE_INSTALL_PREFIX}\" text \"\${text}\")
-  string(REPLACE \"@CMAKE_INSTALL_LIBDIR@\" \"${CMAKE_INSTALL_LIBDIR}\" text \"\${text}\")
-  string(REPLACE \"@CMAKE_INSTALL_INCLUDEDIR@\" \"${CMAKE_INSTALL_INCLUDEDIR}\" text \"\${text}\")
-  string(REPLACE \"@PROJECT_VERSION@\" \"${PROJECT_VERSION}\" text \"\${text}\")
+  string(REPLACE \"%CMAKE_INSTALL_PREFIX%\" \"\${CMAKE_INSTALL_PREFIX}\" text \"\${text}\")
+  string(REPLACE \"%CMAKE_INSTALL_LIBDIR%\" \"${CMAKE_INSTALL_LIBDIR}\" text \"\${text}\")
+  string(REPLACE \"%CMAKE_INSTALL_INCLUDEDIR%\" \"${CMAKE_INSTALL_INCLUDEDIR}\" text \"\${text}\")
+  string(REPLACE \"%PROJECT_VERSION%\" \"${PROJECT_VERSION}\" text \"\${text}\")
   file(WRITE \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}/pkgconfig/gms.pc\" \"\${text}\")
 ")

@@ -105,8 +105,8 @@ static bool nobody_maps(struct cohort *cohort)
 static bool is_retired(struct cohort *cohort)
 {
     switch (cohort->container.kind) {
-    case GMS_CONTAINER_PID_NAMESPACE:
-        return gms_pidfd_ended(cohort->container.guardian_fd);
+    case GMS_CONTAINER_PID_NAMESPACE: /* the rank as well: a namespace that is not its own proves nothing */
+        return gms_pidfd_ended(cohort->container.guardian_fd) && gms_pidfd_ended(cohort->pidfd);
     case GMS_CONTAINER_SUBREAPER:
         if (!gms_pidfd_ended(cohort->pidfd) || !gms_pidfd_ended(cohort->container.guardian_fd))
             return false;

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <event2/event.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -25,17 +26,15 @@ static void free_event(struct event **event)
     *event = NULL;
 }
 
-/* Reaps it; `kill` first where it has not ended by itself. */
-static void finish(struct gms_daemon *daemon, bool kill)
+enum { DEATH_MS = 100 };
+
+/* It has ended, or is given up: reaped if it can be, never waited for without a bound. */
+static void let_go(struct gms_daemon *daemon)
 {
     siginfo_t result = {0};
     if (daemon->hook_fd < 0)
         return;
-    if (kill) {
-        gms_log(GMS_LOG_WARNING, "hooks.on_serving runs for more than %d s and is killed", HOOK_SECONDS);
-        gms_pidfd_signal(daemon->hook_fd, SIGKILL);
-    }
-    if (waitid(P_PIDFD, (id_t)daemon->hook_fd, &result, WEXITED) == 0 && !kill &&
+    if (waitid(P_PIDFD, (id_t)daemon->hook_fd, &result, WEXITED | WNOHANG) == 0 && result.si_pid != 0 &&
         (result.si_code != CLD_EXITED || result.si_status != 0))
         gms_log(GMS_LOG_WARNING, "hooks.on_serving failed (%s %d)", result.si_code == CLD_EXITED ? "exit" : "signal",
                 result.si_status);
@@ -44,18 +43,27 @@ static void finish(struct gms_daemon *daemon, bool kill)
     gms_fd_close(&daemon->hook_fd);
 }
 
+static void kill_hook(struct gms_daemon *daemon, const char *why)
+{
+    struct pollfd ended = {.fd = daemon->hook_fd, .events = POLLIN};
+    gms_log(GMS_LOG_WARNING, "hooks.on_serving is killed: %s", why);
+    gms_pidfd_signal(daemon->hook_fd, SIGKILL);
+    poll(&ended, 1, DEATH_MS);
+    let_go(daemon);
+}
+
 static void on_hook_ended(evutil_socket_t fd, short what, void *context)
 {
     (void)fd;
     (void)what;
-    finish(context, false);
+    let_go(context);
 }
 
 static void on_hook_deadline(evutil_socket_t fd, short what, void *context)
 {
     (void)fd;
     (void)what;
-    finish(context, true);
+    kill_hook(context, "it ran for more than 10 s");
 }
 
 /* This process's variables without the launcher's, and two more. Pointers into environ; the array is the caller's. */
@@ -87,7 +95,7 @@ void gms_daemon_run_hook(struct gms_daemon *daemon, uint64_t epoch)
     if (config->on_serving_bytes == 0)
         return;
     if (daemon->hook_fd >= 0)
-        finish(daemon, true); /* of an earlier epoch, still running: void */
+        kill_hook(daemon, "a later epoch begins");
     char *words[HOOK_WORDS + 1] = {NULL};
     size_t count = 0;
     for (uint32_t at = 0; at < config->on_serving_bytes && count < HOOK_WORDS;) {
@@ -138,11 +146,5 @@ void gms_daemon_run_hook(struct gms_daemon *daemon, uint64_t epoch)
 
 void gms_daemon_end_hook(struct gms_daemon *daemon)
 {
-    if (daemon->hook_fd >= 0 && !gms_pidfd_ended(daemon->hook_fd)) {
-        free_event(&daemon->hook_ended); /* it may go on without us: the group stopped as planned */
-        free_event(&daemon->hook_deadline);
-        gms_fd_close(&daemon->hook_fd);
-        return;
-    }
-    finish(daemon, false);
+    let_go(daemon); /* one that runs may go on without us: the group stopped as planned */
 }

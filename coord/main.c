@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/run_dir.h"
 #include "daemon.h"
+#include "earlier.h"
 #include "gms-keeper/client.h"
 #include "gms/version.h"
 
@@ -30,6 +31,7 @@ enum option_key {
     KEY_HELP_CONFIG,
     KEY_FRESH,
     KEY_ACCEPT_STORE_LOSS,
+    KEY_REPLACE,
     KEY_LOG_LEVEL,
     KEY_LOG_DESTINATION
 };
@@ -37,10 +39,8 @@ enum option_key {
 struct arguments {
     const char *config_path, *log_destination;
     enum gms_log_level log_level;
-    bool check, fresh, accept_store_loss;
+    bool check, fresh, accept_store_loss, replace;
 };
-
-const char *argp_program_version = "gms-coord " GMS_VERSION;
 
 static const char documentation[] =
     "The coordinator of one deployment: one MPI rank for each GPU. Start a gms-keeper on every node first, then\n"
@@ -61,11 +61,13 @@ static const struct argp_option options[] = {
     {"check", KEY_CHECK, NULL, 0, "Only check the file, without MPI: every error with its line", 0},
     {"help-config", KEY_HELP_CONFIG, NULL, 0, "Describe every setting of the file", 0},
     {"fresh", KEY_FRESH, NULL, 0,
-     "Give up what an earlier coordinator job left: stores are set aside, its engines ended", 0},
+     "Give up what an earlier coordinator job stored and held; refused while an engine of it runs", 0},
     {"accept-store-loss", KEY_ACCEPT_STORE_LOSS, NULL, 0,
      "Where a rank's store is missing, damaged or older than it was, go on from the newest that is left: engines are "
      "ended, KV and weights given up",
      0},
+    {"replace", KEY_REPLACE, NULL, 0,
+     "Take the place of a coordinator job that still answers, instead of leaving it alone; engines go on", 0},
     {"log-level", KEY_LOG_LEVEL, "LEVEL", 0, "error, warning, notice (default), info or debug", 1},
     {"log-destination", KEY_LOG_DESTINATION, "WHERE", 0,
      "stderr (default), file:PATH (%r in PATH is the rank; opened anew on SIGHUP) or journald", 1},
@@ -88,6 +90,9 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
         return 0;
     case KEY_ACCEPT_STORE_LOSS:
         arguments->accept_store_loss = true;
+        return 0;
+    case KEY_REPLACE:
+        arguments->replace = true;
         return 0;
     case KEY_HELP_CONFIG:
         gms_config_describe(stdout);
@@ -247,6 +252,23 @@ static gms_status choose_world(struct start *start, struct gms_error *ret_error)
     return status;
 }
 
+static gms_status check_earlier(struct start *start, struct gms_error *ret_error)
+{
+    return start->arguments->replace ? GMS_OK : gms_earlier_coordinator(start->config->run_dir, start->rank, ret_error);
+}
+
+/* From here on no earlier coordinator of this rank runs. */
+static gms_status take_rank(struct start *start, struct gms_error *ret_error)
+{
+    return gms_keeper_connect(start->config->run_dir, start->world, start->rank, start->config->ranks, &start->keeper,
+                              ret_error);
+}
+
+static gms_status check_fresh(struct start *start, struct gms_error *ret_error)
+{
+    return start->arguments->fresh ? gms_earlier_engines(&start->keeper, ret_error) : GMS_OK;
+}
+
 static gms_status open_store(struct start *start, bool fresh, struct gms_error *ret_error)
 {
     char path[GMS_RUN_PATH_BYTES];
@@ -290,9 +312,9 @@ static gms_status load_copies(struct start *start, const struct gms_snapshot_vie
 /* What this rank has, without changing anything. */
 static gms_status look_around(struct start *start, struct gms_snapshot_view *ret_view, struct gms_error *ret_error)
 {
-    const struct gms_config *config = start->config;
-    gms_status status =
-        gms_keeper_connect(config->run_dir, start->world, start->rank, config->ranks, &start->keeper, ret_error);
+    gms_status status = GMS_OK;
+    if (start->arguments->fresh)
+        status = gms_earlier_give_up(&start->keeper, start->config->run_dir, ret_error);
     if (status == GMS_OK)
         status = gms_copies_open(&start->keeper, start->rank, &start->copies, ret_error);
     if (status != GMS_OK)
@@ -483,6 +505,12 @@ static gms_status start_together(struct start *start, struct gms_error *ret_erro
     if (status == GMS_OK)
         status = choose_world(start, ret_error);
     if (status == GMS_OK)
+        status = together(start, check_earlier, ret_error);
+    if (status == GMS_OK)
+        status = together(start, take_rank, ret_error);
+    if (status == GMS_OK)
+        status = together(start, check_fresh, ret_error); /* apart from what changes something: all ranks or none */
+    if (status == GMS_OK)
         status = look_and_decide(start, ret_error);
     if (status == GMS_OK)
         status = together(start, open_rank, ret_error);
@@ -532,6 +560,7 @@ static gms_status open_log(const struct arguments *arguments, uint32_t rank, str
 
 int main(int argc, char **argv)
 {
+    argp_program_version = "gms-coord " GMS_VERSION; /* glibc's; a definition of our own would be hidden from it */
     static struct gms_config config;
     struct arguments arguments = {.log_destination = "stderr", .log_level = GMS_LOG_NOTICE};
     struct gms_error error;

@@ -56,6 +56,22 @@ gms_status gms_pools_classify(struct gms_pools *pools, uint64_t source, uint64_t
     return status;
 }
 
+/* From what all ranks have merged, and from nothing else: the numbers become replicated state, and the words here may
+ * say more (a slot retired on this rank alone) or be written by an engine that should not. */
+static void count_merged(uint32_t slot_count, const uint8_t *adoptable, const uint8_t *usable,
+                         struct gms_pools_adopted *adopted)
+{
+    for (uint32_t slot = 0; slot < slot_count; slot++) {
+        uint8_t bit = (uint8_t)(1u << (slot % 8));
+        if ((adoptable[slot / 8] & bit) != 0)
+            adopted->adopted++;
+        else if ((usable[slot / 8] & bit) != 0)
+            adopted->idle++;
+        else
+            adopted->quarantined++;
+    }
+}
+
 /* Directories lie one after another in the vectors, each from a full byte on; the bits between are clear. */
 gms_status gms_pools_bulk(struct gms_pools *pools, struct gms_round *round, uint64_t incarnation,
                           struct gms_pools_adopted *ret_adopted, struct gms_error *ret_error)
@@ -86,12 +102,11 @@ gms_status gms_pools_bulk(struct gms_pools *pools, struct gms_round *round, uint
     for (uint32_t index = 0; index < GMS_MAX_POOLS && owner != NULL && status == GMS_OK; index++) {
         if (owner->directories[index] == NULL)
             continue;
-        struct gms_classification counts;
+        struct gms_classification words;
         gms_directory_bulk_apply(owner->directories[index], adoptable + offsets[index], usable + offsets[index],
-                                 &counts);
-        ret_adopted->adopted += counts.adoptable;
-        ret_adopted->idle += counts.free;
-        ret_adopted->quarantined += counts.quarantined;
+                                 &words);
+        count_merged(owner->directories[index]->slot_count, adoptable + offsets[index], usable + offsets[index],
+                     ret_adopted);
     }
     if (status == GMS_OK) {
         gms_log(GMS_LOG_INFO, "adoption of incarnation %llu: %u slots adoptable here, %u everywhere, %u unequal",

@@ -67,6 +67,18 @@ static bool pool_name_is_good(const struct gms_bytes *name)
     return name->length < GMS_NAME_BYTES;
 }
 
+/* The ranks compare the fields, and each acts on the rest: a call that says two things would be agreed on as one and
+ * done as the other, here only. */
+static bool names_what_it_says(const struct gms_message *message)
+{
+    const uint64_t *fields = message->propose.fields;
+    if (fields[0] != XXH3_64bits(message->propose.pool.data, message->propose.pool.length))
+        return false;
+    return message->propose.kind != GMS_OPERATION_ALLOCATE ||
+           (fields[1] == message->propose.pool_kind && fields[2] == message->propose.slot_count &&
+            fields[3] == message->propose.block_bytes);
+}
+
 static bool check_call(struct gms_client *client, const struct gms_message *message)
 {
     uint32_t kind = message->propose.kind;
@@ -78,6 +90,14 @@ static bool check_call(struct gms_client *client, const struct gms_message *mess
     if (on_pool && (message->propose.pool.length == 0 || !pool_name_is_good(&message->propose.pool))) {
         refuse(client, message->request_id, GMS_E_INVALID,
                "a pool's name has 1 to %d bytes of letters, digits, '.', '_' and '-'", GMS_NAME_BYTES - 1);
+        return false;
+    }
+    if (on_pool && !names_what_it_says(message)) {
+        refuse(client, message->request_id, GMS_E_PROTOCOL,
+               "the digests that the ranks compare are not those of the call: pool %.*s, kind %u, %u slots of %llu "
+               "bytes",
+               (int)message->propose.pool.length, (const char *)message->propose.pool.data, message->propose.pool_kind,
+               message->propose.slot_count, (unsigned long long)message->propose.block_bytes);
         return false;
     }
     if (kind == GMS_OPERATION_JOIN) {
@@ -204,6 +224,14 @@ static void engine_said(struct gms_daemon *daemon, struct gms_client *client, st
                    message->ready.endpoint.length, sizeof client->endpoint - 1);
             return;
         }
+        struct gms_core_view view;
+        gms_core_look(daemon->core, &view);
+        enum gms_role role = view.engines[client->engine_id].role;
+        if ((role != GMS_ROLE_PROMOTED && role != GMS_ROLE_SERVING) || /* said again, to a coordinator that is new */
+            view.writer_incarnation != client->incarnation) {
+            refuse(client, id, GMS_E_REFUSED, "READY comes once, after the promotion and the adoption");
+            return;
+        }
         copy_text(client->endpoint, sizeof client->endpoint, &message->ready.endpoint);
         struct gms_member *member = gms_members_find(daemon->members, client->incarnation);
         if (member != NULL)
@@ -254,14 +282,15 @@ static void exec_said(struct gms_daemon *daemon, struct gms_client *client, stru
     }
     struct gms_container container = {.kind = kind, .guardian_fd = message->fds[0], .engine_fd = message->fds[1]};
     message->fds[0] = message->fds[1] = -1;
-    const struct gms_client *engine = gms_sessions_engine(daemon->sessions, client->engine_id);
-    if (engine != NULL && engine->container.kind != 0 && gms_pidfd_pid(engine->container.guardian_fd) > 0 &&
-        gms_pidfd_pid(engine->container.guardian_fd) == gms_pidfd_pid(container.guardian_fd))
-        gms_container_close(&container); /* a repetition, of what its engine has taken already */
+    struct gms_error error;
+    gms_status status = gms_sessions_offer_container(daemon->sessions, client, &container, &error);
+    if (status == GMS_OK)
+        gms_sessions_answer(client, message->request_id, GMS_OK, "");
     else
-        gms_sessions_set_container(daemon->sessions, client->engine_id, &container);
-    gms_sessions_answer(client, message->request_id, GMS_OK, "");
-    gms_daemon_tell_copies(daemon, client);
+        refuse(client, message->request_id, status, "%s", error.text);
+    gms_container_close(&container);
+    if (status == GMS_OK)
+        gms_daemon_tell_copies(daemon, client);
 }
 
 static void take_over_from(struct gms_daemon *daemon, struct gms_client *client, const struct gms_message *message)
@@ -361,6 +390,8 @@ void gms_daemon_attached(void *context, struct gms_client *client)
         return; /* it was recognised just now */
     gms_member_set_present(member, true);
     client->identity_digest = member->identity_digest;
+    if (client->container.kind == 0) /* gms-exec has not said it again yet */
+        (void)gms_container_copy(&member->container, &client->container, NULL);
     snprintf(client->endpoint, sizeof client->endpoint, "%s", member->endpoint);
     gms_log(GMS_LOG_NOTICE, "engine %u incarnation %llu (pid %d) is attached again", client->engine_id,
             (unsigned long long)client->incarnation, (int)client->pid);

@@ -24,16 +24,21 @@ struct gms_outgoing {
     uint8_t data[];
 };
 
+struct gms_offer {
+    char launch[GMS_LAUNCH_BYTES]; /* of the cohort that is to take it */
+    struct gms_container container;
+};
+
 struct gms_sessions {
     struct gms_sessions_options options;
     struct event_base *base;
     int listener;
-    struct event *acceptable, *reaper;
-    struct gms_client *clients; /* oldest last */
-    uint32_t count;
+    struct event *acceptable, *reaper, *again; /* again: accepting is paused */
+    struct gms_client *clients;                /* oldest last */
+    uint32_t count, capacity;
     uint64_t next_id;
-    struct gms_container containers[GMS_MAX_ENGINES]; /* said by gms-exec, not yet taken by an engine */
-    uint8_t buffer[GMS_WIRE_MAX_BYTES];               /* what was received last */
+    struct gms_offer offers[GMS_MAX_ENGINES]; /* containers said by gms-exec, not yet taken by an engine */
+    uint8_t buffer[GMS_WIRE_MAX_BYTES];       /* what was received last */
     uint8_t sending[GMS_WIRE_MAX_BYTES];
 };
 
@@ -66,11 +71,41 @@ gms_status gms_container_copy(const struct gms_container *container, struct gms_
     return status;
 }
 
-void gms_sessions_set_container(struct gms_sessions *sessions, uint32_t engine_id, struct gms_container *container)
+/* A number that is known on both sides tells two processes apart; an unknown one tells nothing. */
+static bool same_process(int pidfd, int other)
 {
-    gms_container_close(&sessions->containers[engine_id]);
-    sessions->containers[engine_id] = *container;
+    pid_t pid = gms_pidfd_pid(pidfd);
+    return pid > 0 && pid == gms_pidfd_pid(other);
+}
+
+gms_status gms_sessions_offer_container(struct gms_sessions *sessions, const struct gms_client *exec,
+                                        struct gms_container *container, struct gms_error *ret_error)
+{
+    const struct gms_client *engine = gms_sessions_engine(sessions, exec->engine_id);
+    struct gms_offer *offer = &sessions->offers[exec->engine_id];
+    if (!gms_pidfd_is(container->guardian_fd) || !gms_pidfd_is(container->engine_fd))
+        return gms_fail(ret_error, GMS_E_PROTOCOL, "CONTAINER's descriptors are not two pidfds");
+    if (gms_pidfd_pid(container->guardian_fd) == getpid() || gms_pidfd_pid(container->engine_fd) == getpid())
+        return gms_fail(ret_error, GMS_E_INVALID, "CONTAINER names the coordinator itself (pid %d)", (int)getpid());
+    if (gms_pidfd_ended(container->guardian_fd))
+        return gms_fail(ret_error, GMS_E_INVALID, "the guardian of CONTAINER has ended: it contains nobody");
+    if (engine != NULL && engine->container.kind != 0 &&
+        same_process(engine->container.guardian_fd, container->guardian_fd)) {
+        gms_container_close(container); /* a repetition, of what its engine has taken already */
+        return GMS_OK;
+    }
+    /* One cohort at a time: an engine that took another's container would count as retired when that one ends. */
+    if (offer->container.kind != 0 && !gms_pidfd_ended(offer->container.guardian_fd) &&
+        strcmp(offer->launch, exec->launch) != 0)
+        return gms_fail(ret_error, GMS_E_BUSY,
+                        "launch %s is starting engine %u on rank %u (guardian pid %d); %s has to wait for its end",
+                        offer->launch, exec->engine_id, sessions->options.rank,
+                        (int)gms_pidfd_pid(offer->container.guardian_fd), exec->launch);
+    gms_container_close(&offer->container);
+    snprintf(offer->launch, sizeof offer->launch, "%s", exec->launch);
+    offer->container = *container;
     *container = (struct gms_container){.guardian_fd = -1, .engine_fd = -1};
+    return GMS_OK;
 }
 
 /* ---------------------------------------------------------------------------------------------- life and end -- */
@@ -277,20 +312,35 @@ static void refuse(struct gms_client *client, uint32_t request_id, gms_status st
     gms_sessions_hang_up(client, text);
 }
 
+/* Does /proc count processes as we do? One of another PID namespace makes its numbers useless to compare. */
+static bool proc_is_ours(void)
+{
+    int self = -1;
+    if (gms_pidfd_open(getpid(), &self, NULL) != GMS_OK)
+        return false;
+    bool ours = gms_pidfd_pid(self) == getpid();
+    gms_fd_close(&self);
+    return ours;
+}
+
 /* Is the pidfd that came with HELLO the process at the other end of the socket? */
 static gms_status check_process(struct gms_sessions *sessions, struct gms_client *client, bool contained,
                                 const struct gms_message *hello, struct gms_error *ret_error)
 {
-    if (hello->fd_count != 1)
-        return gms_fail(ret_error, GMS_E_PROTOCOL, "HELLO of an engine rank carries %u descriptors, not its pidfd",
+    if (hello->fd_count != 1 || !gms_pidfd_is(hello->fds[0]))
+        return gms_fail(ret_error, GMS_E_PROTOCOL,
+                        "HELLO of an engine rank carries %u descriptors, and they are not its pidfd alone",
                         hello->fd_count);
     if (gms_pidfd_ended(hello->fds[0]))
         return gms_fail(ret_error, GMS_E_INVALID, "the process behind HELLO's pidfd has ended");
     pid_t pid = gms_pidfd_pid(hello->fds[0]);
     if (pid > 0 && pid == client->pid)
         return GMS_OK;
-    if (contained || sessions->containers[client->engine_id].kind != 0)
-        return GMS_OK; /* its cohort is known by its container, whatever the numbers say here */
+    /* Its cohort is known by its container, and the numbers say nothing here. Two numbers that are known and differ are
+     * two processes, and the fence must not kill the wrong one. */
+    if ((contained || sessions->offers[client->engine_id].container.kind != 0) &&
+        (pid <= 0 || client->pid <= 0 || !proc_is_ours()))
+        return GMS_OK;
     return gms_fail(ret_error, GMS_E_REFUSED,
                     "HELLO's pidfd names pid %d, the socket's other end is pid %d: this engine rank lives in a PID "
                     "namespace that cannot be seen from here; start it through gms-exec",
@@ -306,9 +356,14 @@ static gms_status greet_engine(struct gms_client *client, struct gms_message *he
     if (other != NULL)
         return gms_fail(ret_error, GMS_E_BUSY, "engine %u has a session on rank %u already (pid %d)", client->engine_id,
                         sessions->options.rank, (int)other->pid);
-    struct gms_container *container = &sessions->containers[client->engine_id];
+    struct gms_offer *offer = &sessions->offers[client->engine_id];
+    struct gms_container *container = &offer->container;
     if (container->kind != 0 && gms_pidfd_ended(container->guardian_fd))
         gms_container_close(container); /* of an earlier try */
+    if (container->kind != 0 && strcmp(offer->launch, client->launch) != 0)
+        return gms_fail(ret_error, GMS_E_BUSY,
+                        "gms-exec is starting engine %u on rank %u as launch %s, this engine rank says launch %s",
+                        client->engine_id, sessions->options.rank, offer->launch, client->launch);
     gms_status status = GMS_OK;
     bool contained = false;
     if (hello->hello.incarnation != 0)
@@ -432,16 +487,45 @@ static void on_ended(evutil_socket_t fd, short what, void *context)
     gms_sessions_hang_up(client, "its process ended");
 }
 
-static void make_room(struct gms_sessions *sessions)
+/* Who may be asked to come again, the first kind first. Engine ranks never: there are no more of them than fit. */
+static struct gms_client *displaceable(const struct gms_sessions *sessions)
 {
-    struct gms_client *oldest = NULL; /* without HELLO; the list has the oldest last */
-    for (struct gms_client *client = sessions->clients; client != NULL; client = client->next)
-        if (client->role == 0 && !client->doomed)
-            oldest = client;
-    if (oldest != NULL) {
-        gms_sessions_hang_up(oldest, "displaced: too many connections, and it has not said HELLO");
-        on_reap(-1, 0, sessions);
+    static const int roles[] = {0, GMS_CLIENT_CONTROL, GMS_CLIENT_EXEC};
+    for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++) {
+        struct gms_client *oldest = NULL;
+        for (struct gms_client *client = sessions->clients; client != NULL; client = client->next)
+            if ((int)client->role == roles[i] && !client->doomed)
+                oldest = client; /* the list has the oldest last */
+        if (oldest != NULL)
+            return oldest;
     }
+    return NULL;
+}
+
+static bool make_room(struct gms_sessions *sessions)
+{
+    struct gms_client *client = displaceable(sessions);
+    if (client == NULL)
+        return false;
+    gms_sessions_hang_up(client, "displaced by a newcomer: too many connections");
+    on_reap(-1, 0, sessions);
+    return true;
+}
+
+static void on_again(evutil_socket_t fd, short what, void *context)
+{
+    struct gms_sessions *sessions = context;
+    (void)fd;
+    (void)what;
+    event_add(sessions->acceptable, NULL);
+}
+
+/* The one that waits stays in the backlog, and the listener stays readable: without a pause that is a busy loop. */
+static void accept_later(struct gms_sessions *sessions)
+{
+    const struct timeval pause = {.tv_usec = GMS_SESSIONS_PAUSE_MS * 1000};
+    event_del(sessions->acceptable);
+    event_add(sessions->again, &pause);
 }
 
 static void on_acceptable(evutil_socket_t listener, short what, void *context)
@@ -453,17 +537,21 @@ static void on_acceptable(evutil_socket_t listener, short what, void *context)
     pid_t pid = 0;
     uid_t uid = 0;
     gms_status status = gms_channel_accept(listener, &fd, &pid, &uid, &error);
+    if (status == GMS_E_DESCRIPTORS && make_room(sessions))
+        status = gms_channel_accept(listener, &fd, &pid, &uid, &error);
     if (status != GMS_OK) {
         if (status != GMS_E_AGAIN)
             gms_log(GMS_LOG_WARNING, "%s", error.text);
+        if (status != GMS_E_AGAIN && status != GMS_E_PERMISSION)
+            accept_later(sessions);
         return;
     }
-    if (sessions->count >= GMS_SESSIONS_MAX)
+    if (sessions->count >= sessions->capacity)
         make_room(sessions);
-    struct gms_client *client = sessions->count < GMS_SESSIONS_MAX ? calloc(1, sizeof *client) : NULL;
+    struct gms_client *client = sessions->count < sessions->capacity ? calloc(1, sizeof *client) : NULL;
     if (client == NULL) {
-        gms_log(GMS_LOG_WARNING, "refused pid %d: %u connections, the limit is %d", (int)pid, sessions->count,
-                GMS_SESSIONS_MAX);
+        gms_log(GMS_LOG_WARNING, "refused pid %d: %u connections, the limit is %u", (int)pid, sessions->count,
+                sessions->capacity);
         gms_fd_close(&fd);
         return;
     }
@@ -486,6 +574,17 @@ static void on_acceptable(evutil_socket_t listener, short what, void *context)
     sessions->count++;
 }
 
+/* Connections must leave the descriptors that a takeover and the pools of all engines need. */
+static uint32_t connections_allowed(void)
+{
+    uint64_t used = 0, limit = 0;
+    gms_fd_usage(&used, &limit);
+    uint64_t taken = used + GMS_SESSIONS_RESERVED_DESCRIPTORS;
+    if (limit < taken + GMS_SESSIONS_LEAST)
+        return GMS_SESSIONS_LEAST;
+    return limit - taken < GMS_SESSIONS_MAX ? (uint32_t)(limit - taken) : GMS_SESSIONS_MAX;
+}
+
 gms_status gms_sessions_open(struct event_base *base, const struct gms_sessions_options *options,
                              struct gms_sessions **ret_sessions, struct gms_error *ret_error)
 {
@@ -500,14 +599,17 @@ gms_status gms_sessions_open(struct event_base *base, const struct gms_sessions_
     sessions->options.run_dir = NULL;
     sessions->base = base;
     sessions->listener = -1;
+    sessions->capacity = connections_allowed();
     for (uint32_t engine = 0; engine < GMS_MAX_ENGINES; engine++)
-        sessions->containers[engine] = (struct gms_container){.guardian_fd = -1, .engine_fd = -1};
+        sessions->offers[engine].container = (struct gms_container){.guardian_fd = -1, .engine_fd = -1};
     status = gms_channel_listen(path, &sessions->listener, ret_error);
     if (status != GMS_OK)
         goto failed;
     sessions->reaper = event_new(base, -1, 0, on_reap, sessions);
+    sessions->again = event_new(base, -1, 0, on_again, sessions);
     sessions->acceptable = event_new(base, sessions->listener, EV_READ | EV_PERSIST, on_acceptable, sessions);
-    if (sessions->reaper == NULL || sessions->acceptable == NULL || event_add(sessions->acceptable, NULL) != 0) {
+    if (sessions->reaper == NULL || sessions->again == NULL || sessions->acceptable == NULL ||
+        event_add(sessions->acceptable, NULL) != 0) {
         status = gms_fail(ret_error, GMS_E_SYSTEM, "the event loop refused the socket %s", path);
         goto failed;
     }
@@ -529,9 +631,10 @@ void gms_sessions_close(struct gms_sessions *sessions)
         sessions->clients = next;
     }
     for (uint32_t engine = 0; engine < GMS_MAX_ENGINES; engine++)
-        gms_container_close(&sessions->containers[engine]);
+        gms_container_close(&sessions->offers[engine].container);
     free_event(&sessions->acceptable);
     free_event(&sessions->reaper);
+    free_event(&sessions->again);
     gms_fd_close(&sessions->listener);
     free(sessions);
 }

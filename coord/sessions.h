@@ -3,10 +3,10 @@
  * The rank's socket RUN/c<rank>: engine ranks, gms-exec and gms-ctl. This file accepts, greets, frames, bounds and
  * hangs up; what a message means is requests.c's business.
  *
- * Rules: only the deployment's user; HELLO within two seconds; one session per engine id; at most
- * GMS_SESSIONS_MAX connections (a newcomer displaces the oldest that has not said HELLO, else it is refused); a
- * malformed frame is answered once and ends the connection; nothing here blocks on a client: what it does not read
- * waits in a bounded queue, and at the bound the client is dropped.
+ * Rules: only the deployment's user; HELLO within two seconds; one session per engine id; at most GMS_SESSIONS_MAX
+ * connections (a newcomer displaces the oldest that has not said HELLO, else the oldest gms-ctl or gms-exec, never an
+ * engine rank); a malformed frame is answered once and ends the connection; nothing here blocks on a client: what it
+ * does not read waits in a bounded queue, and at the bound the client is dropped.
  *
  * A session ends at end of file or when the process behind its pidfd ends, whichever comes first; what the client had
  * sent before is handled before. Main thread only.
@@ -26,7 +26,10 @@ struct event_base;
 struct gms_sessions;
 
 enum {
-    GMS_SESSIONS_MAX = 256,
+    GMS_SESSIONS_MAX = 256,  /* connections; fewer where the limit of descriptors is low */
+    GMS_SESSIONS_LEAST = 24, /* all engine ranks, their gms-exec, and some */
+    GMS_SESSIONS_RESERVED_DESCRIPTORS = 128,
+    GMS_SESSIONS_PAUSE_MS = 50, /* before accepting again when that failed */
     GMS_SESSIONS_QUEUE_MESSAGES = 64,
     GMS_SESSIONS_QUEUE_BYTES = 1024 * 1024,
     GMS_SESSIONS_HELLO_SECONDS = 2,
@@ -118,8 +121,11 @@ uint32_t gms_sessions_count(const struct gms_sessions *sessions);
 /* Oldest last; NULL after the last. Do not end sessions meanwhile. */
 struct gms_client *gms_sessions_next(struct gms_sessions *sessions, const struct gms_client *after);
 
-/* What gms-exec said about the next cohort of `engine_id`; descriptors are moved in. */
-void gms_sessions_set_container(struct gms_sessions *sessions, uint32_t engine_id, struct gms_container *container);
+/* What gms-exec says about the next cohort of its engine, for the engine rank of the same launch to take. On success
+ * the descriptors are moved in. Errors: PROTOCOL (not pidfds), INVALID (ended, or ourselves), BUSY (another launch's
+ * cohort is starting). */
+gms_status gms_sessions_offer_container(struct gms_sessions *sessions, const struct gms_client *exec,
+                                        struct gms_container *container, struct gms_error *ret_error);
 
 /* Sends now or queues; never blocks, never ends the session inside the call. `message` and descriptors borrowed. */
 void gms_sessions_send(struct gms_client *client, const struct gms_message *message);

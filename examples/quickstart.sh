@@ -13,10 +13,15 @@ build=${BUILD_DIR:-$here/build/quickstart}
 gms_need_packages quickstart
 gms_mpi_allowances
 echo "== building in $build"
-cmake -S "$here" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=ON >"$build.log" 2>&1 || {
-    mkdir -p "$build"
-    cmake -S "$here" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=ON || exit 1
+mkdir -p "$build"
+cmake -S "$here" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=OFF >"$build/configure.log" 2>&1 || {
+    cat "$build/configure.log" >&2
+    exit 1
 }
-cmake --build "$build" | tail -n 1
+cmake --build "$build" >"$build/build.log" 2>&1 || {
+    tail -n 40 "$build/build.log" >&2
+    echo "the build failed; all of it is in $build/build.log" >&2
+    exit 1
+}
 echo "== the drill: TP2, eight streams, one rank killed with SIGKILL"
 exec "$build/gms-failover-test" --ranks 2 --streams 8 --repeat 1 --fault sigkill --rank 1 "$@"

@@ -20,6 +20,7 @@
 #include "gms/status.h"
 
 enum {
+    GMS_JOIN_FIELD_ENVIRONMENT = 1, /* the one join field that need not be equal between engines */
     GMS_MAX_RANKS = 1024,
     GMS_MAX_ENGINES = 8,
     GMS_PROPOSAL_FIELDS = 6,

@@ -155,6 +155,9 @@ struct gms_core {
     int32_t serving, successor; /* engine slots, -1: none */
     uint64_t writer;
     uint32_t writer_engine;
+    uint64_t
+        identity[GMS_PROPOSAL_FIELDS]; /* the join fields of whoever joined an empty group; all must have the same */
+    uint64_t identity_of;              /* that incarnation; 0: nobody has joined yet */
     struct gms_core_engine engines[GMS_MAX_ENGINES];
     struct gms_core_pool pools[GMS_CORE_MAX_POOLS];
     struct gms_core_transfer transfers[GMS_CORE_MAX_TRANSFERS];
@@ -208,8 +211,10 @@ void gms_core_condemned_pending(struct gms_core *core, uint32_t engine);
 void gms_text_operation(struct gms_text *text, uint32_t engine, const struct gms_operation_key *key);
 const char *gms_core_status_words(gms_status status);
 
-/* ---- operation.c */
+/* ---- propose.c */
 void gms_core_propose(struct gms_core *core, uint32_t engine, uint64_t session, const struct gms_proposal *proposal);
+
+/* ---- operation.c */
 void gms_core_prepare_stored(struct gms_core *core, const struct gms_core_store *store, bool ok);
 void gms_core_prepared(struct gms_core *core, uint32_t engine, const struct gms_operation_key *key, gms_status status,
                        const uint64_t detail[2]);
@@ -235,6 +240,7 @@ void gms_core_pool_reserve(struct gms_core *core, uint32_t engine, const struct 
 void gms_core_pool_commit(struct gms_core *core, uint32_t engine, struct gms_outcome *outcome);
 void gms_core_pool_unlock(struct gms_core *core, uint32_t engine);
 void gms_core_pool_retired(struct gms_core *core, uint32_t engine);
+bool gms_core_pool_any(const struct gms_core *core);
 
 /* ---- takeover.c */
 enum gms_role_event {

@@ -62,174 +62,6 @@ static void vote_refuse(struct gms_core *core, struct gms_core_pending *pending,
     pending->refused_detail[1] = detail1;
 }
 
-/* ------------------------------------------------------------------------------------------------ proposing --- */
-
-/* An answer at once, for a call that never becomes the group's business. */
-static struct gms_text answer(struct gms_core *core, uint32_t engine, uint64_t session,
-                              const struct gms_operation_key *key, gms_status status)
-{
-    struct gms_action *action = gms_core_emit(core, GMS_ACTION_REPLY);
-    struct gms_text text = gms_text_begin(action->reply.outcome.text, sizeof action->reply.outcome.text);
-
-    action->reply.session = session;
-    action->reply.outcome = gms_core_outcome(core, key, status, (int32_t)core->options.rank);
-    gms_text_operation(&text, engine, key);
-    gms_text_add(&text, ": ");
-    return text;
-}
-
-static bool key_is_wellformed(struct gms_core *core, uint32_t engine, uint64_t session,
-                              const struct gms_operation_key *key)
-{
-    struct gms_text text;
-
-    switch ((enum gms_operation)key->kind) {
-    case GMS_OPERATION_JOIN:
-        if (key->launch && !key->incarnation && !key->sequence)
-            return true;
-        text = answer(core, engine, session, key, GMS_E_PROTOCOL);
-        gms_text_add(&text, "a join is named by its launch alone: launch not 0, incarnation and sequence 0");
-        return false;
-    case GMS_OPERATION_ALLOCATE:
-    case GMS_OPERATION_PUBLISH:
-    case GMS_OPERATION_ADOPT:
-    case GMS_OPERATION_RELEASE:
-        if (!key->launch && key->incarnation && key->sequence)
-            return true;
-        text = answer(core, engine, session, key, GMS_E_PROTOCOL);
-        gms_text_add(&text, "a call is named by incarnation and sequence, neither 0, and launch 0");
-        return false;
-    case GMS_OPERATION_RECLAIM:
-        text = answer(core, engine, session, key, GMS_E_UNSUPPORTED);
-        gms_text_add(&text, "not offered to engines; quarantined slots stay so");
-        return false;
-    case GMS_OPERATION_NONE:
-    case GMS_OPERATION_TAKEOVER:
-    case GMS_OPERATION_COUNT:
-        break;
-    }
-    text = answer(core, engine, session, key, GMS_E_PROTOCOL);
-    gms_text_count(&text, "no engine can ask for operation kind ", key->kind);
-    return false;
-}
-
-/* The decided outcome, to somebody who asks late. */
-static void answer_decided(struct gms_core *core, uint32_t engine, uint64_t session,
-                           const struct gms_operation_key *key, const struct gms_core_decided *decided)
-{
-    struct gms_core_engine *slot = &core->engines[engine];
-
-    for (unsigned i = 0; decided->ticket && i < GMS_CORE_STORES; i++) {
-        if (core->stores[i].ticket == decided->ticket) {
-            core->stores[i].session = session; /* not stored yet: told when it is */
-            return;
-        }
-    }
-    if (decided->outcome.key.kind != key->kind && decided->outcome.status == GMS_OK) {
-        struct gms_text text = answer(core, engine, session, key, GMS_E_MISMATCH);
-        gms_text_add(&text, "the group decided this call as ");
-        gms_text_add(&text, gms_operation_name((enum gms_operation)decided->outcome.key.kind));
-        return;
-    }
-    if (key->kind == GMS_OPERATION_JOIN && decided->outcome.status == GMS_OK &&
-        (slot->incarnation != decided->outcome.incarnation || slot->role == GMS_ROLE_CONDEMNED)) {
-        struct gms_text text = answer(core, engine, session, key, GMS_E_CONDEMNED);
-        gms_text_count(&text, "this launch was incarnation ", decided->outcome.incarnation);
-        gms_text_add(&text, ", which is condemned; start it again under a new launch");
-        return;
-    }
-    if (key->kind == GMS_OPERATION_JOIN && decided->outcome.status == GMS_OK)
-        slot->reattach_report_ns = UINT64_MAX; /* it is here */
-    struct gms_action *action = gms_core_emit(core, GMS_ACTION_REPLY);
-    action->reply.session = session;
-    action->reply.outcome = decided->outcome;
-}
-
-/* May this key be asked for now? Answers when not. */
-static bool key_is_next(struct gms_core *core, uint32_t engine, uint64_t session, const struct gms_operation_key *key)
-{
-    const struct gms_core_engine *slot = &core->engines[engine];
-    struct gms_text text;
-
-    if (key->kind == GMS_OPERATION_JOIN) {
-        if (slot->role == GMS_ROLE_EMPTY)
-            return true;
-        text = answer(core, engine, session, key, GMS_E_BUSY);
-        gms_text_add(&text, "the engine id is held by ");
-        gms_text_engine(&text, engine, slot->incarnation);
-        gms_text_add(&text, slot->role == GMS_ROLE_CONDEMNED ? ", condemned and being ended; ask again" : "");
-        return false;
-    }
-    if (slot->role == GMS_ROLE_EMPTY || key->incarnation != slot->incarnation) {
-        text = answer(core, engine, session, key, GMS_E_STALE);
-        gms_text_add(&text, "the engine slot holds ");
-        gms_text_count(&text, "incarnation ", slot->role == GMS_ROLE_EMPTY ? 0 : slot->incarnation);
-        return false;
-    }
-    if (slot->role == GMS_ROLE_CONDEMNED) {
-        if (!slot->condemned_stored)
-            return true; /* kept, and answered when the condemnation may be known */
-        text = answer(core, engine, session, key, GMS_E_CONDEMNED);
-        gms_text_add(&text, "this incarnation is condemned: it must end");
-        return false;
-    }
-    if (key->sequence != slot->next_sequence) {
-        bool early = key->sequence > slot->next_sequence;
-        text = answer(core, engine, session, key, early ? GMS_E_PROTOCOL : GMS_E_STALE);
-        gms_text_count(&text, "the next call's number is ", slot->next_sequence);
-        gms_text_add(&text, early ? "" : "; the outcome asked for is no longer kept");
-        return false;
-    }
-    return true;
-}
-
-void gms_core_propose(struct gms_core *core, uint32_t engine, uint64_t session, const struct gms_proposal *proposal)
-{
-    const struct gms_operation_key *key = &proposal->key;
-
-    if (engine >= GMS_MAX_ENGINES) {
-        struct gms_text text = answer(core, engine, session, key, GMS_E_INVALID);
-        gms_text_count(&text, "engine ids are 0 to ", GMS_MAX_ENGINES - 1);
-        return;
-    }
-    if (!key_is_wellformed(core, engine, session, key))
-        return;
-
-    struct gms_core_engine *slot = &core->engines[engine];
-    struct gms_core_pending *pending = &slot->pending;
-    const struct gms_core_decided *decided = gms_core_find_decided(core, engine, key);
-    if (decided) {
-        answer_decided(core, engine, session, key, decided);
-        return;
-    }
-    if (key->kind == GMS_OPERATION_JOIN && slot->role != GMS_ROLE_EMPTY && slot->role != GMS_ROLE_CONDEMNED &&
-        key->launch == slot->launch) {
-        struct gms_action *action = gms_core_emit(core, GMS_ACTION_REPLY); /* its outcome is no longer kept */
-        action->reply.session = session;
-        action->reply.outcome = gms_core_outcome(core, key, GMS_OK, -1);
-        action->reply.outcome.incarnation = slot->incarnation;
-        slot->reattach_report_ns = UINT64_MAX;
-        return;
-    }
-    if (!key_is_next(core, engine, session, key))
-        return;
-    if (pending->present && gms_core_keys_equal(&pending->proposal.key, key)) {
-        pending->session = session; /* asked again over a new session */
-        return;
-    }
-    if (pending->present && !(pending->orphan && !pending->offered)) {
-        struct gms_text text =
-            answer(core, engine, session, key, key->kind == GMS_OPERATION_JOIN ? GMS_E_AGAIN : GMS_E_PROTOCOL);
-        gms_text_operation(&text, engine, &pending->proposal.key);
-        gms_text_add(&text, " is still pending on this rank");
-        return;
-    }
-    memset(pending, 0, sizeof *pending);
-    pending->present = true;
-    pending->session = session;
-    pending->proposal = *proposal;
-}
-
 void gms_core_session_gone(struct gms_core *core, uint32_t engine, uint64_t session)
 {
     struct gms_core_engine *slot = &core->engines[engine];
@@ -524,9 +356,28 @@ static void decide_refused(struct gms_core *core, uint32_t engine, const struct 
     gms_core_decide(core, engine, &outcome);
 }
 
+/* Everything that makes KV and weights of one engine readable by another; the environment names the engine and may
+ * differ. */
+static bool field_binds_group(uint32_t field)
+{
+    const char *name = gms_operation_field_name(GMS_OPERATION_JOIN, field);
+
+    return name && field != GMS_JOIN_FIELD_ENVIRONMENT;
+}
+
+/* Nobody else is here and nothing is kept: whoever joins now says what the group is. */
+static bool founds_group(const struct gms_core *core, uint32_t engine)
+{
+    for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++)
+        if (e != engine && core->engines[e].role != GMS_ROLE_EMPTY)
+            return false;
+    return !gms_core_pool_any(core);
+}
+
 static void commit_join(struct gms_core *core, uint32_t engine, struct gms_outcome *outcome)
 {
     struct gms_core_engine *slot = &core->engines[engine];
+    struct gms_proposal proposal = slot->pending.proposal; /* the decision ends it */
     bool orphan = slot->pending.orphan;
 
     outcome->incarnation = ++core->incarnations;
@@ -537,6 +388,13 @@ static void commit_join(struct gms_core *core, uint32_t engine, struct gms_outco
     slot->next_sequence = 1;
     slot->facts = 0;
     gms_core_mix(core, slot->incarnation);
+    if (founds_group(core, engine)) {
+        for (uint32_t i = 0; i < GMS_PROPOSAL_FIELDS; i++) {
+            core->identity[i] = proposal.fields[i];
+            gms_core_mix(core, field_binds_group(i) ? core->identity[i] : 0);
+        }
+        core->identity_of = slot->incarnation;
+    }
     if (orphan) /* its session ended before it had an incarnation to be reported for */
         slot->facts |= 1u << GMS_FACT_GONE;
 }
@@ -599,6 +457,33 @@ static bool fields_agree(struct gms_core *core, uint32_t engine, const struct gm
     return true;
 }
 
+/* An engine whose KV or weights the others could not read is refused at once: silent misses would cost every block
+ * (V28). */
+static bool join_is_compatible(struct gms_core *core, uint32_t engine, const struct gms_ballot_proposal *merged)
+{
+    if (!core->identity_of || founds_group(core, engine))
+        return true;
+    for (uint32_t i = 0; i < GMS_PROPOSAL_FIELDS; i++) {
+        struct gms_outcome outcome;
+        struct gms_text text;
+
+        if (!field_binds_group(i) || merged->fields[i].least == core->identity[i])
+            continue;
+        text = begin_failure(core, engine, &merged->least, GMS_E_MISMATCH, -1, &outcome);
+        gms_text_add(&text, ": ");
+        gms_text_add(&text, gms_operation_field_name(GMS_OPERATION_JOIN, i));
+        gms_text_add(&text, " is ");
+        gms_text_hex(&text, merged->fields[i].least);
+        gms_text_add(&text, ", the group has ");
+        gms_text_hex(&text, core->identity[i]);
+        gms_text_count(&text, " since incarnation ", core->identity_of);
+        gms_text_add(&text, "; start it with the same settings");
+        gms_core_decide(core, engine, &outcome);
+        return false;
+    }
+    return true;
+}
+
 /* May this engine adopt now? The fields say under which epoch, and from whom, it believes to. */
 static bool adopt_is_allowed(struct gms_core *core, uint32_t engine, const struct gms_ballot_proposal *merged)
 {
@@ -636,6 +521,8 @@ static void start(struct gms_core *core, uint32_t engine, const struct gms_ballo
         return;
     }
     if (!fields_agree(core, engine, merged))
+        return;
+    if (kind == GMS_OPERATION_JOIN && !join_is_compatible(core, engine, merged))
         return;
     if (kind == GMS_OPERATION_ADOPT && !adopt_is_allowed(core, engine, merged))
         return;

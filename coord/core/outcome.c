@@ -64,14 +64,18 @@ struct gms_core_decided *gms_core_find_decided(struct gms_core *core, uint32_t e
                                                const struct gms_operation_key *key)
 {
     struct gms_core_engine *slot = &core->engines[engine];
+    struct gms_core_decided *found = NULL;
 
-    for (unsigned i = 0; i < GMS_CORE_OUTCOMES; i++) { /* the newest first */
-        struct gms_core_decided *decided =
-            &slot->decided[(slot->decided_next + GMS_CORE_OUTCOMES - 1 - i) % GMS_CORE_OUTCOMES];
-        if (names(&decided->outcome.key, key))
-            return decided;
+    for (unsigned i = 0; i < GMS_CORE_OUTCOMES; i++) {
+        struct gms_core_decided *decided = &slot->decided[i];
+
+        if (!names(&decided->outcome.key, key))
+            continue;
+        if (decided->outcome.key.kind == key->kind)
+            return decided; /* of a number that ranks disagreed about, the kind that is asked for */
+        found = decided;
     }
-    return NULL;
+    return found;
 }
 
 static void mix_outcome(struct gms_core *core, uint32_t engine, const struct gms_outcome *outcome)

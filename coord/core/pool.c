@@ -244,3 +244,11 @@ void gms_core_pool_retired(struct gms_core *core, uint32_t engine)
     for (uint32_t i = 0; i < GMS_CORE_MAX_POOLS; i++)
         core->pools[i].attached_mask &= ~(1u << engine);
 }
+
+bool gms_core_pool_any(const struct gms_core *core)
+{
+    for (uint32_t i = 0; i < GMS_CORE_MAX_POOLS; i++)
+        if (exists(&core->pools[i]))
+            return true;
+    return false;
+}

@@ -82,8 +82,8 @@ void gms_core_fact(struct gms_core *core, uint32_t engine, uint64_t incarnation,
             return;
         break;
     case GMS_FACT_READY:
-        if (!slot->promoted)
-            return;
+        if (!slot->promoted || core->writer != incarnation)
+            return; /* one that serves without having adopted would write slots that still are its predecessor's */
         break;
     case GMS_FACT_STICKY:
     case GMS_FACT_STALLED:
@@ -116,9 +116,8 @@ static void condemn(struct gms_core *core, uint32_t engine, const struct gms_bal
     struct gms_core_engine *slot = &core->engines[engine];
     bool chosen = core->successor == (int32_t)engine;
 
-    /* Only one that was told to go on, or whose slots are the group's KV, can have been writing it. */
-    slot->may_write =
-        slot->role == GMS_ROLE_PROMOTED || slot->role == GMS_ROLE_SERVING || slot->incarnation == core->writer;
+    /* Only one that was told to go on can have been writing; the writer is such a one. */
+    slot->may_write = slot->role == GMS_ROLE_PROMOTED || slot->role == GMS_ROLE_SERVING;
     gms_core_move_role(core, engine, GMS_ROLE_EVENT_CONDEMNED);
     if (slot->may_write || chosen) {
         core->epoch++; /* before the first signal; every new attempt has its own */

@@ -356,6 +356,25 @@ void gms_core_transfer_stored(struct gms_core *core, const struct gms_core_store
     local->used = false;
 }
 
+/* A place in the table for a transfer that is news; NULL when there is none. */
+static struct gms_core_transfer *open_for(struct gms_core *core, const struct gms_ballot_transfer *news)
+{
+    for (unsigned t = 0; t < GMS_CORE_MAX_TRANSFERS; t++) {
+        struct gms_core_transfer *free = &core->transfers[t];
+
+        if (free->used)
+            continue;
+        memset(free, 0, sizeof *free);
+        free->used = true;
+        free->incarnation = news->incarnation;
+        free->id = news->id;
+        gms_core_mix(core, news->incarnation);
+        gms_core_mix(core, news->id);
+        return free;
+    }
+    return NULL;
+}
+
 void gms_core_transfers(struct gms_core *core, const struct gms_ballot *merged)
 {
     for (unsigned i = 0; i < GMS_BALLOT_TRANSFERS; i++) {
@@ -370,17 +389,8 @@ void gms_core_transfers(struct gms_core *core, const struct gms_ballot *merged)
         if (engine == GMS_MAX_ENGINES)
             continue; /* condemned in this very round */
         open = find_open(core, news->incarnation, news->id);
-        for (unsigned t = 0; t < GMS_CORE_MAX_TRANSFERS && !open; t++) {
-            if (core->transfers[t].used)
-                continue;
-            open = &core->transfers[t];
-            memset(open, 0, sizeof *open);
-            open->used = true;
-            open->incarnation = news->incarnation;
-            open->id = news->id;
-            gms_core_mix(core, news->incarnation);
-            gms_core_mix(core, news->id);
-        }
+        if (!open)
+            open = open_for(core, news);
         if (!open)
             continue; /* no room: the votes stay news of their ranks */
         if (or_votes(core, open->finished, news->finished) + or_votes(core, open->failed, news->failed)) {

@@ -88,8 +88,9 @@ size_t plan_payload_bytes(const struct plan_header *h)
 
 static uint8_t *put(uint8_t *out, const void *from, size_t bytes)
 {
-    if (bytes != 0)
-        memcpy(out, from, bytes);
+    if (bytes == 0)
+        return out; /* NULL, of an empty plan */
+    memcpy(out, from, bytes);
     return out + bytes;
 }
 
@@ -106,8 +107,9 @@ void plan_encode(const struct plan *plan, void *payload)
 
 static const uint8_t *take(const uint8_t *in, void *to, size_t bytes)
 {
-    if (bytes != 0)
-        memcpy(to, in, bytes);
+    if (bytes == 0)
+        return in; /* NULL, of an empty plan */
+    memcpy(to, in, bytes);
     return in + bytes;
 }
 

@@ -150,26 +150,36 @@ gms_status gms_pidfd_open(pid_t pid, int *ret_fd, struct gms_error *ret_error)
     return GMS_OK;
 }
 
-pid_t gms_pidfd_pid(int pidfd)
+/* What the kernel says of a pidfd, and of no other kind of descriptor; false: it says nothing. */
+static bool pidfd_info(int fd, pid_t *ret_pid)
 {
     char path[64];
     char text[1024];
+
+    snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+    int info = open(path, O_RDONLY | O_CLOEXEC);
+    if (info < 0) {
+        return false;
+    }
+    const ssize_t bytes = read(info, text, sizeof(text) - 1);
+    gms_fd_close(&info);
+    if (bytes <= 0) {
+        return false;
+    }
+    text[bytes] = '\0';
+    const char *line = strstr(text, "\nPid:");
+    if (!line) {
+        return false;
+    }
+    *ret_pid = (pid_t)strtol(line + 5, NULL, 10);
+    return true;
+}
+
+pid_t gms_pidfd_pid(int pidfd)
+{
     pid_t pid = 0; /* what cannot be read is unknown, and unknown is never dead */
 
-    snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", pidfd);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        return 0;
-    }
-    const ssize_t bytes = read(fd, text, sizeof(text) - 1);
-    gms_fd_close(&fd);
-    if (bytes > 0) {
-        text[bytes] = '\0';
-        const char *line = strstr(text, "\nPid:");
-        if (line) {
-            pid = (pid_t)strtol(line + 5, NULL, 10);
-        }
-    }
+    (void)pidfd_info(pidfd, &pid);
     return pid < 0 ? -1 : pid;
 }
 
@@ -184,6 +194,13 @@ bool gms_pidfd_same(int a, int b)
         return pid_a == pid_b;
     return fstatfs(a, &system) == 0 && system.f_type == PID_FILE_SYSTEM && fstat(a, &status_a) == 0 &&
            fstat(b, &status_b) == 0 && status_a.st_dev == status_b.st_dev && status_a.st_ino == status_b.st_ino;
+}
+
+bool gms_pidfd_is(int fd)
+{
+    pid_t pid;
+
+    return pidfd_info(fd, &pid);
 }
 
 bool gms_pidfd_signal(int pidfd, int signal)

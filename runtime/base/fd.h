@@ -35,6 +35,8 @@ pid_t gms_pidfd_pid(int pidfd);
 /* Do both name one process? False also where that cannot be told: both outside this PID namespace, on a kernel whose
  * pidfds have no inode of their own (before 6.9). */
 bool gms_pidfd_same(int a, int b);
+/* Is it a pidfd at all? What a peer sends in its place could look ended, or never end. */
+bool gms_pidfd_is(int fd);
 /* SIGKILL or another signal through the pidfd; true also when the process is gone already. */
 bool gms_pidfd_signal(int pidfd, int signal);
 /* Has every thread of the process ended (pidfd readable)? */

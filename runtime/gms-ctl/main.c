@@ -17,6 +17,7 @@
 #include "base/run_dir.h"
 #include "base/units.h"
 #include "core/ballot.h"
+#include "gms-ctl/answers.h"
 #include "gms-ctl/control.h"
 #include "gms-ctl/table.h"
 #include "gms/version.h"
@@ -31,12 +32,19 @@ enum { KEY_JSON = 256, KEY_WATCH, KEY_TIMEOUT, KEY_LEVEL, KEY_DESTINATION };
 static const char doc[] =
     "Asks and tells the coordinators of one node.\v"
     "Commands:\n"
-    "  status            who serves, what is wrong, engines, ranks, pools, the last takeover\n"
-    "  serving           print the endpoint of the serving engine; needs no coordinator\n"
+    "  status            who serves, what is wrong, engines, ranks, pools, the last\n"
+    "                    takeover\n"
+    "  serving           endpoint of the engine that serves, or served last;\n"
+    "                    needs no coordinator\n"
+    "  wait up           until every coordinator rank answers\n"
+    "  wait serving      and an engine serves on all ranks\n"
+    "  wait standby      and a shadow is parked on all ranks\n"
     "  takeover ENGINE   condemn ENGINE; a parked shadow takes over\n"
-    "  down              planned stop of the coordinators; engines keep serving, memory stays\n"
+    "  down              planned stop of the coordinators; engines keep serving,\n"
+    "                    but a later start does not take them up again yet\n"
     "\n"
     "Examples:\n"
+    "  gms-ctl -d /run/user/0/gms wait standby --timeout 2min\n"
     "  gms-ctl -d /run/user/0/gms status --watch\n"
     "  gms-ctl -d /run/user/0/gms --rank 0 status --json | jq .epoch\n"
     "\n"
@@ -49,7 +57,8 @@ static const struct argp_option option_table[] = {
     {"json", KEY_JSON, NULL, 0,
      "status: the document of --rank as received, or an array with one entry per rank; serving: the whole record", 0},
     {"watch", KEY_WATCH, "TIME", OPTION_ARG_OPTIONAL, "status: again and again, every TIME (default 1s)", 0},
-    {"timeout", KEY_TIMEOUT, "TIME", 0, "For one answer (default 5s); for down: until they are gone (default 30s)", 0},
+    {"timeout", KEY_TIMEOUT, "TIME", 0,
+     "For one answer (default 5s); down: until they are gone (default 30s); wait: until the goal (default 60s)", 0},
     {"log-level", KEY_LEVEL, "LEVEL", 0, "error, warning, notice (default), info, debug", 0},
     {"log-destination", KEY_DESTINATION, "WHERE", 0, "stderr (default), file:PATH or journald", 0},
     {0},
@@ -171,54 +180,23 @@ static gms_status pick_ranks(const struct options *options, uint32_t **ret_ranks
 
 /* -------------------------------------------------------------------------------------------------- status ---- */
 
-struct answer {
-    char *raw; /* owned, NUL-terminated */
-    json_t *document;
-    struct gms_error error;
-    gms_status status;
-};
-
-static gms_status ask_status(const struct options *options, uint32_t rank, struct answer *answer)
-{
-    struct gms_message request = {.type = GMS_MESSAGE_STATUS}, reply;
-    struct gms_control control;
-    uint64_t timeout_ns = timeout_or(options, 5);
-    json_error_t where;
-
-    answer->status = gms_control_open(options->run_dir, rank, timeout_ns, &control, &answer->error);
-    if (answer->status != GMS_OK) {
-        return answer->status;
-    }
-    answer->status = gms_control_ask(&control, &request, GMS_MESSAGE_STATUS_REPLY, timeout_ns, &reply, &answer->error);
-    if (answer->status == GMS_OK) {
-        answer->raw = strndup(reply.status_reply.json.data, reply.status_reply.json.length);
-        answer->document = answer->raw == NULL ? NULL : json_loads(answer->raw, 0, &where);
-        if (answer->document == NULL || !json_is_object(answer->document)) {
-            json_decref(answer->document);
-            answer->document = NULL;
-            answer->status = gms_fail(&answer->error, GMS_E_PROTOCOL, "rank %u's status is not a JSON object: %s", rank,
-                                      answer->raw == NULL ? "out of memory" : where.text);
-        }
-    }
-    gms_control_close(&control);
-    return answer->status;
-}
-
-static void write_json(const struct options *options, const uint32_t *ranks, const struct answer *answers, size_t count)
+static void write_json(const struct options *options, const struct gms_answers *answers)
 {
     if (options->rank >= 0) {
-        if (answers[0].raw != NULL) {
-            printf("%s\n", answers[0].raw);
+        if (answers->items[0].raw != NULL) {
+            printf("%s\n", answers->items[0].raw);
         }
         return;
     }
     printf("[");
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < answers->count; i++) {
+        const struct gms_answer *answer = &answers->items[i];
+
         printf("%s", i == 0 ? "" : ",\n ");
-        if (answers[i].document != NULL) {
-            fputs(answers[i].raw, stdout);
+        if (answer->document != NULL) {
+            fputs(answer->raw, stdout);
         } else {
-            json_t *gone = json_pack("{s:I,s:s}", "rank", (json_int_t)ranks[i], "unreachable", answers[i].error.text);
+            json_t *gone = json_pack("{s:I,s:s}", "rank", (json_int_t)answer->rank, "unreachable", answer->error.text);
             char *text = gone == NULL ? NULL : json_dumps(gone, JSON_COMPACT);
 
             printf("%s", text != NULL ? text : "null");
@@ -229,59 +207,50 @@ static void write_json(const struct options *options, const uint32_t *ranks, con
     printf("]\n");
 }
 
-static void write_table(const uint32_t *ranks, const struct answer *answers, size_t count, bool color)
+static void write_table(const struct gms_answers *answers, bool color)
 {
-    struct gms_rank_status *rows = calloc(count, sizeof *rows);
+    struct gms_rank_status *rows = calloc(answers->count, sizeof *rows);
 
     if (rows == NULL) {
-        gms_log(GMS_LOG_ERROR, "no memory for %zu ranks", count);
+        gms_log(GMS_LOG_ERROR, "no memory for %zu ranks", answers->count);
         return;
     }
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < answers->count; i++) {
+        const struct gms_answer *answer = &answers->items[i];
+
         rows[i] =
-            (struct gms_rank_status){.rank = ranks[i], .document = answers[i].document, .why = answers[i].error.text};
+            (struct gms_rank_status){.rank = answer->rank, .document = answer->document, .why = answer->error.text};
     }
-    gms_table_write(stdout, rows, count, color);
+    gms_table_write(stdout, rows, answers->count, color);
     free(rows);
 }
 
 static int show_status(const struct options *options, bool color)
 {
-    uint32_t *ranks;
-    size_t count;
     struct gms_error error;
-    struct answer *answers;
+    struct gms_answers answers;
     int exit_code = 0;
-    gms_status status = pick_ranks(options, &ranks, &count, &error);
+    gms_status status = gms_answers_collect(options->run_dir, options->rank, timeout_or(options, 5), &answers, &error);
 
     if (status != GMS_OK) {
         return complain(status, &error);
     }
-    answers = calloc(count, sizeof *answers);
-    if (answers == NULL) {
-        free(ranks);
-        gms_log(GMS_LOG_ERROR, "no memory for %zu ranks", count);
-        return EXIT_REFUSED;
-    }
-    for (size_t i = 0; i < count; i++) {
-        if (ask_status(options, ranks[i], &answers[i]) != GMS_OK) {
-            exit_code = exit_code_of(answers[i].status) > exit_code ? exit_code_of(answers[i].status) : exit_code;
+    for (size_t i = 0; i < answers.count; i++) {
+        const struct gms_answer *answer = &answers.items[i];
+
+        if (answer->document == NULL) {
+            exit_code = exit_code_of(answer->status) > exit_code ? exit_code_of(answer->status) : exit_code;
             if (options->json) {
-                gms_log(GMS_LOG_ERROR, "rank %u: %s", ranks[i], answers[i].error.text);
+                gms_log(GMS_LOG_ERROR, "rank %u: %s", answer->rank, answer->error.text);
             }
         }
     }
     if (options->json) {
-        write_json(options, ranks, answers, count);
+        write_json(options, &answers);
     } else {
-        write_table(ranks, answers, count, color);
+        write_table(&answers, color);
     }
-    for (size_t i = 0; i < count; i++) {
-        json_decref(answers[i].document);
-        free(answers[i].raw);
-    }
-    free(answers);
-    free(ranks);
+    gms_answers_free(&answers);
     return exit_code;
 }
 
@@ -308,6 +277,66 @@ static int status_command(const struct options *options)
             return exit_code;
         }
         poll(NULL, 0, gms_clock_poll_ms(next_ns));
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------- wait ---- */
+
+static bool parse_goal(const char *text, enum gms_goal *ret_goal)
+{
+    static const char *const names[] = {
+        [GMS_GOAL_UP] = "up", [GMS_GOAL_SERVING] = "serving", [GMS_GOAL_STANDBY] = "standby"};
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(text, names[i]) == 0) {
+            *ret_goal = (enum gms_goal)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Asks ten times a second; says what it waits for after a second, when that changes, and else ever more rarely. */
+static int wait_command(const struct options *options, enum gms_goal goal)
+{
+    uint64_t started_ns = gms_clock_ns(), deadline_ns = started_ns + timeout_or(options, 60);
+    uint64_t pause_ns = GMS_NS_PER_S, say_ns = started_ns + pause_ns;
+    char missing[GMS_MISSING_BYTES], said[GMS_MISSING_BYTES] = "", waited[64];
+
+    for (;;) {
+        uint64_t now_ns = gms_clock_ns(), left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : GMS_NS_PER_MS;
+        struct gms_answers answers = {0};
+        struct gms_error error;
+        int reached = 0;
+        gms_status status = gms_answers_collect(
+            options->run_dir, -1, left_ns < 5 * GMS_NS_PER_S ? left_ns : 5 * GMS_NS_PER_S, &answers, &error);
+
+        if (status == GMS_OK) {
+            reached = gms_answers_reach(&answers, goal, missing);
+            gms_answers_free(&answers);
+        } else if (status == GMS_E_NOT_FOUND) { /* not yet */
+            snprintf(missing, sizeof missing, "%s", error.text);
+        } else {
+            return complain(status, &error);
+        }
+        now_ns = gms_clock_ns();
+        gms_format_duration(now_ns - started_ns, waited, sizeof waited);
+        if (reached) {
+            printf("%s\n", missing);
+            return 0;
+        }
+        if (now_ns >= deadline_ns) {
+            gms_log(GMS_LOG_ERROR, "not reached within %s: %s", waited, missing);
+            return EXIT_REFUSED;
+        }
+        if (now_ns >= say_ns || (said[0] != '\0' && strcmp(said, missing) != 0)) {
+            fprintf(stderr, "gms-ctl: waiting (%s): %s\n", waited, missing);
+            memcpy(said, missing, sizeof said);
+            say_ns = now_ns + pause_ns;
+            pause_ns = pause_ns < 8 * GMS_NS_PER_S ? 2 * pause_ns : 10 * GMS_NS_PER_S;
+        }
+        now_ns += 100 * GMS_NS_PER_MS;
+        poll(NULL, 0, gms_clock_poll_ms(now_ns < deadline_ns ? now_ns : deadline_ns));
     }
 }
 
@@ -466,7 +495,9 @@ static int down_command(const struct options *options)
     if (status != GMS_OK) {
         return complain(status, &error);
     }
-    printf("%zu coordinators have stopped; engines and memory are untouched\n", open);
+    printf("%zu coordinators have stopped; engines that run go on, and no fault of theirs is handled now\n"
+           "(this version cannot take them up again: end them before the next start, and give it --fresh)\n",
+           open);
     return 0;
 }
 
@@ -481,9 +512,10 @@ static int usage_error(const char *text)
 int main(int argc, char **argv)
 {
     static const struct argp parser = {
-        option_table, parse_option, "status | serving | takeover ENGINE | down", doc, NULL, NULL, NULL};
+        option_table, parse_option, "status | serving | wait GOAL | takeover ENGINE | down", doc, NULL, NULL, NULL};
     struct options options = {.rank = -1, .log_destination = "stderr", .log_level = GMS_LOG_NOTICE};
     struct gms_error error;
+    enum gms_goal goal;
     uint32_t engine;
 
     gms_signals_reset();
@@ -493,7 +525,7 @@ int main(int argc, char **argv)
         options.run_dir = getenv("GMS_RUN_DIR");
     }
     if (options.word_count == 0) {
-        return usage_error("no command: one of status, serving, takeover ENGINE, down");
+        return usage_error("no command: one of status, serving, wait GOAL, takeover ENGINE, down");
     }
     if (options.run_dir == NULL || *options.run_dir == '\0') {
         return usage_error("no run directory: give --run-dir DIR or set GMS_RUN_DIR");
@@ -507,8 +539,14 @@ int main(int argc, char **argv)
         }
         return takeover_command(&options, engine);
     }
+    if (strcmp(options.words[0], "wait") == 0) {
+        if (options.word_count != 2 || !parse_goal(options.words[1], &goal)) {
+            return usage_error("wait GOAL: what to wait for, one of up, serving, standby");
+        }
+        return wait_command(&options, goal);
+    }
     if (options.word_count != 1) {
-        return usage_error("only takeover takes an argument");
+        return usage_error("only takeover and wait take an argument");
     }
     if (strcmp(options.words[0], "status") == 0) {
         return status_command(&options);
@@ -519,5 +557,5 @@ int main(int argc, char **argv)
     if (strcmp(options.words[0], "down") == 0) {
         return down_command(&options);
     }
-    return usage_error("unknown command: one of status, serving, takeover ENGINE, down");
+    return usage_error("unknown command: one of status, serving, wait GOAL, takeover ENGINE, down");
 }

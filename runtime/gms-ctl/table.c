@@ -110,8 +110,9 @@ static void write_verdict(FILE *stream, const json_t *document, const struct sty
 static bool differs(const struct gms_rank_status *ranks, size_t count, const json_t *first, const char *key)
 {
     for (size_t i = 0; i < count; i++) {
-        if (ranks[i].document != NULL &&
-            !json_equal(json_object_get(first, key), json_object_get(ranks[i].document, key))) {
+        const json_t *mine = json_object_get(first, key), *other = json_object_get(ranks[i].document, key);
+
+        if (ranks[i].document != NULL && mine != other && !json_equal(mine, other)) { /* both may lack it */
             return true;
         }
     }
@@ -168,6 +169,7 @@ static void write_warnings(FILE *stream, const struct gms_rank_status *ranks, si
         const char *key, *name;
     } equal[] = {{"world", "world"}, {"epoch", "epoch"}, {"serving_incarnation", "who serves (incarnation)"}};
     const json_t *first = first_document(ranks, count);
+    int64_t serving, successor;
 
     for (size_t i = 0; i < count; i++) {
         if (ranks[i].document == NULL) {
@@ -182,7 +184,16 @@ static void write_warnings(FILE *stream, const struct gms_rank_status *ranks, si
             write_difference(stream, ranks, count, equal[i].key, equal[i].name, style);
         }
     }
-    if (engines_in_role(first, "parked") == 0) {
+    if (!number_of(first, "serving_engine", &serving)) {
+        serving = -1;
+    }
+    if (!number_of(first, "successor_engine", &successor)) {
+        successor = -1;
+    }
+    if (serving < 0 && successor < 0) {
+        fprintf(stream, "%s!%s start an engine: the first that is parked on all ranks is promoted\n", style->bad,
+                style->off);
+    } else if (engines_in_role(first, "parked") == 0) {
         fprintf(stream, "%s!%s no shadow is parked: the next fault ends service until an engine is started\n",
                 style->bad, style->off);
     }
@@ -196,8 +207,8 @@ static void write_warnings(FILE *stream, const struct gms_rank_status *ranks, si
         int64_t quarantined = slots_in_state(ranks[i].document, "quarantined");
 
         if (quarantined > 0) {
-            fprintf(stream, "! rank %u: %" PRId64 " slots in quarantine are not handed out\n", ranks[i].rank,
-                    quarantined);
+            fprintf(stream, "! rank %u: %" PRId64 " slots in quarantine are not handed out until a --fresh start\n",
+                    ranks[i].rank, quarantined);
         }
     }
 }
@@ -379,8 +390,8 @@ void gms_table_write(FILE *stream, const struct gms_rank_status *ranks, size_t c
         write_verdict(stream, first, style);
     } else {
         fprintf(stream,
-                "%sNO COORDINATOR ANSWERS%s  a serving engine runs on; nothing can be decided until they are "
-                "back (gms-ctl serving tells who served last)\n",
+                "%sNO COORDINATOR ANSWERS%s  a serving engine runs on, but no fault would be handled (gms-ctl serving "
+                "tells who served last; the coordinators' log why they ended and what to do)\n",
                 style->bad, style->off);
     }
     write_warnings(stream, ranks, count, style);

@@ -138,6 +138,9 @@ static int ask_keeper(const struct settings *settings)
         }
     }
     free(buffer);
+    if (status == GMS_E_NOT_FOUND || status == GMS_E_DISCONNECTED)
+        gms_fail(&error, status, "no keeper serves here; start one with gms-keeper --run-dir %.200s",
+                 settings->run_dir);
     if (status != GMS_OK)
         fprintf(stderr, "gms-keeper: %s: %s\n", settings->run_dir, error.text);
     return status == GMS_OK ? EXIT_SUCCESS : EXIT_UNAVAILABLE;

@@ -81,6 +81,14 @@ static void seat_holder(struct world_seat *seat, uint64_t world, uint64_t token,
     seat->pid = pid;
 }
 
+/* A newer one takes the place of the one that waits, whatever becomes of the seat. */
+static void displace_waiter(struct world_seat *seat, struct world_waiter *ret_displaced)
+{
+    *ret_displaced = seat->waiter;
+    ret_displaced->pidfd = -1;
+    clear_waiter(&seat->waiter);
+}
+
 static gms_status refuse(const struct world_seat *seat, uint64_t world, uint64_t other, const char *by,
                          struct gms_error *ret_error)
 {
@@ -114,10 +122,12 @@ gms_status worlds_ask(struct worlds *worlds, uint64_t world, uint32_t rank, int 
     if (status != GMS_OK)
         return status;
     if (seat->pidfd < 0) { /* free */
+        displace_waiter(seat, ret_displaced);
         seat_holder(seat, world, token, pidfd, pid);
         return GMS_OK;
     }
     if (gms_pidfd_same(seat->pidfd, pidfd)) { /* it connected anew, or moves itself to a newer world */
+        displace_waiter(seat, ret_displaced);
         seat_holder(seat, world, seat->token != 0 && world == seat->world ? seat->token : token, pidfd, pid);
         return GMS_OK;
     }
@@ -130,9 +140,7 @@ gms_status worlds_ask(struct worlds *worlds, uint64_t world, uint32_t rank, int 
                         rank, (int)seat->pid, seat->world,
                         errno == EINVAL ? "it is outside the keeper's PID namespace" : strerror(errno));
     seat->token = 0; /* from here on whatever it says is stale */
-    *ret_displaced = seat->waiter;
-    ret_displaced->pidfd = -1;
-    clear_waiter(&seat->waiter);
+    displace_waiter(seat, ret_displaced);
     seat->waiter = *waiter;
     seat->waiter.world = world;
     seat->waiter.pidfd = pidfd;

@@ -166,6 +166,7 @@ static size_t make_words(const struct gms_up_job *job, const char *ranks, const 
     words[count++] = options->coordinator;
     words[count++] = "--config";
     words[count++] = options->config;
+    words[count++] = "--replace"; /* ranks can outlive their launcher */
     for (size_t i = 0; options->extra[i] != NULL; i++)
         words[count++] = options->extra[i];
     words[count] = NULL;

@@ -32,8 +32,6 @@ static const char help[] =
     "70 an operator must decide (the coordinators' log says what); 71 the system refused something; 78 the deployment "
     "file, or the launcher cannot be run.";
 
-const char *argp_program_version = "gms-up " GMS_VERSION;
-
 enum {
     KEY_LAUNCHER = 0x100,
     KEY_KEEPER,
@@ -165,6 +163,7 @@ void gms_up_options_parse(int argc, char **argv, struct gms_up_options *ret_opti
     ret_options->grace_ns = 10 * GMS_NS_PER_S;
     ret_options->log_level = GMS_LOG_NOTICE;
     ret_options->log_destination = "stderr";
+    argp_program_version = "gms-up " GMS_VERSION;
     argp_err_exit_status = GMS_UP_USAGE;
     argp_parse(&argp, argc, argv, 0, NULL, ret_options);
     find_program("gms-coord", ret_options->coordinator);

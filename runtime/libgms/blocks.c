@@ -124,7 +124,7 @@ _Static_assert(sizeof(struct record_start) == 64, "one cache line");
 static void read_start(const struct gms_directory *directory, uint32_t slot, struct record_start *ret_start)
 {
     _Atomic uint64_t *words = gms_directory_record_words(directory, slot);
-    uint64_t copy[sizeof *ret_start / sizeof(uint64_t)];
+    uint64_t copy[sizeof *ret_start / sizeof(uint64_t)] = {0};
     for (size_t i = 0; i < sizeof copy / sizeof copy[0]; i++)
         copy[i] = atomic_load_explicit(&words[i], memory_order_relaxed);
     memcpy(ret_start, copy, sizeof copy);

@@ -235,7 +235,7 @@ gms_status drill_status_fetch(const char *run_dir, uint32_t rank, uint64_t deadl
     if (buffer == NULL)
         return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for a message of %d bytes", GMS_WIRE_MAX_BYTES);
     int fd = -1;
-    struct gms_message answer;
+    struct gms_message answer = {0};
     gms_status status = introduce(run_dir, rank, deadline_ns, buffer, &fd, ret_error);
     if (status == GMS_OK)
         status = request(fd, GMS_MESSAGE_STATUS, deadline_ns, buffer, &answer, ret_error);
@@ -265,7 +265,7 @@ gms_status drill_cluster_shutdown(const char *run_dir, uint64_t deadline_ns, str
     if (buffer == NULL)
         return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for a message of %d bytes", GMS_WIRE_MAX_BYTES);
     int fd = -1;
-    struct gms_message answer;
+    struct gms_message answer = {0};
     gms_status status = introduce(run_dir, 0, deadline_ns, buffer, &fd, ret_error);
     if (status == GMS_OK)
         status = request(fd, GMS_MESSAGE_SHUTDOWN, deadline_ns, buffer, &answer, ret_error);

@@ -142,6 +142,8 @@ static gms_status process_ended(const struct drill_process *process, struct gms_
 
 gms_status drill_deployment_check(struct drill_deployment *deployment, uint32_t excused, struct gms_error *ret_error)
 {
+    if (drill_interrupted())
+        return gms_fail(ret_error, GMS_E_REFUSED, "interrupted");
     drill_processes_check(&deployment->processes);
     for (size_t i = 0; i < deployment->processes.count; i++) {
         const struct drill_process *process = &deployment->processes.items[i];
@@ -439,9 +441,10 @@ gms_status drill_deployment_attach(const struct drill_plan *plan, struct drill_d
     memcpy(deployment->log_dir, plan->log_dir, sizeof deployment->log_dir);
     uint64_t deadline_ns = gms_clock_ns() + plan->timeout_s * GMS_NS_PER_S;
     struct drill_status *first = &deployment->status[0];
-    gms_status status = drill_status_fetch(plan->attach, 0, deadline_ns, first, ret_error);
+    struct gms_error why;
+    gms_status status = drill_status_fetch(plan->attach, 0, deadline_ns, first, &why);
     if (status != GMS_OK)
-        return status;
+        return gms_fail(ret_error, status, "%s. Is that the run directory of a running gms-coord?", why.text);
     deployment->ranks = first->ranks;
     if (plan->ranks != 0 && plan->ranks != first->ranks)
         return gms_fail(ret_error, GMS_E_INVALID, "--ranks %u: the deployment in %s has %u", plan->ranks, plan->attach,

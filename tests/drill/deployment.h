@@ -58,7 +58,8 @@ gms_status drill_deployment_wait(struct drill_deployment *deployment, uint32_t e
  * applying the same round. Leaves it in deployment->status. Errors: as drill_status_fetch_all and drill_status_agree.
  */
 gms_status drill_deployment_agree(struct drill_deployment *deployment, struct gms_error *ret_error);
-/* OK while keeper, coordinators and the launchers of all engines but those in `excused` (bit per engine) run. */
+/* OK while keeper, coordinators and the launchers of all engines but those in `excused` (bit per engine) run, and
+ * nobody has interrupted the drill (REFUSED). */
 gms_status drill_deployment_check(struct drill_deployment *deployment, uint32_t excused, struct gms_error *ret_error);
 
 #endif

@@ -9,6 +9,8 @@ shift
 code=${wanted%%:*}
 text=
 case $wanted in *": "*) text=${wanted#*: } ;; esac
+TMPDIR=$(mktemp -d /tmp/drill.XXXXXX) || exit 1
+export TMPDIR # a drill that fails keeps its scratch space there; it is removed when that was expected
 output=$("$@" 2>&1)
 got=$?
 printf '%s\n' "$output"
@@ -16,6 +18,11 @@ printf '%s\n' "$output"
     printf 'exit code %s, expected %s\n' "$got" "$code"
     exit 1
 }
-case $output in *"$text"*) exit 0 ;; esac
+case $output in
+*"$text"*)
+    rm -rf "$TMPDIR"
+    exit 0
+    ;;
+esac
 printf 'the output does not say: %s\n' "$text"
 exit 1

@@ -10,17 +10,11 @@
 #include "measure.h"
 
 /*
- * An engine is armed on one rank only, the lowest that is to be killed; when several are, the drill signals the others
- * as soon as it sees that one end (drill_fault_finish).
- *
  * Makes (pidfd) or arms (own hand) the fault in engine `observation->from_engine`, and notes in *observation which
  * ranks are killed and when the signal was sent. `endpoint` is where the engine listens. Errors: NOT_FOUND (a rank has
  * ended before), REFUSED (the engine does not want to be armed; its answer), TIMEOUT, DISCONNECTED.
  */
 gms_status drill_fault_make(const struct drill_plan *plan, const struct drill_deployment *deployment,
                             const char *endpoint, struct drill_observation *observation, struct gms_error *ret_error);
-
-/* Kills the ranks that are to be killed and live still. For use once the armed rank has ended. */
-void drill_fault_finish(const struct drill_deployment *deployment, const struct drill_observation *observation);
 
 #endif

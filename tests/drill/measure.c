@@ -26,12 +26,17 @@ static void find_fault(const struct drill_evidence *evidence, const struct drill
     failover->fault_known_from = "signal";
     if (seen->signal_ns != 0)
         return;
-    uint32_t first = 0; /* of several ranks only the lowest was armed */
-    while (first + 1 < evidence->ranks && !seen->killed[first])
-        first++;
-    const struct drill_log *log =
-        evidence->logs != NULL ? drill_logs_find(evidence->logs, seen->from_incarnation, first) : NULL;
-    uint64_t from_log = log != NULL ? log->last_ns : 0, from_end = seen->ended_ns[first];
+    uint64_t from_log = 0, from_end = 0;
+    for (uint32_t rank = 0; rank < evidence->ranks; rank++) {
+        if (!seen->killed[rank])
+            continue;
+        const struct drill_log *log =
+            evidence->logs != NULL ? drill_logs_find(evidence->logs, seen->from_incarnation, rank) : NULL;
+        if (log != NULL && log->last_ns != 0 && (from_log == 0 || log->last_ns < from_log))
+            from_log = log->last_ns;
+        if (seen->ended_ns[rank] != 0 && (from_end == 0 || seen->ended_ns[rank] < from_end))
+            from_end = seen->ended_ns[rank];
+    }
     failover->fault_ns = from_log != 0 ? from_log : from_end;
     failover->fault_known_from = from_log != 0 ? "log" : "end";
 }

@@ -10,8 +10,8 @@
 #ifndef DRILL_SOURCE_PROMPTS
 #define DRILL_SOURCE_PROMPTS ""
 #endif
-#ifndef DRILL_INSTALLED_PROMPTS
-#define DRILL_INSTALLED_PROMPTS ""
+#ifndef DRILL_INSTALLED_PROMPTS /* from the folder of the programs */
+#define DRILL_INSTALLED_PROMPTS "../share/gms/drill/prompts.txt"
 #endif
 
 static const char *const when_names[DRILL_WHEN_COUNT] = {
@@ -64,7 +64,7 @@ static gms_status choose(const char *option, const char *text, const char *const
 
 gms_status drill_when_parse(const char *text, enum drill_when *ret_when, struct gms_error *ret_error)
 {
-    unsigned index;
+    unsigned index = 0;
     gms_status status = choose("when", text, when_names, DRILL_WHEN_COUNT, &index, ret_error);
     if (status == GMS_OK)
         *ret_when = (enum drill_when)index;
@@ -73,7 +73,7 @@ gms_status drill_when_parse(const char *text, enum drill_when *ret_when, struct 
 
 gms_status drill_verify_parse(const char *text, enum drill_verify *ret_verify, struct gms_error *ret_error)
 {
-    unsigned index;
+    unsigned index = 0;
     gms_status status = choose("kv-verify", text, verify_names, DRILL_VERIFY_COUNT, &index, ret_error);
     if (status == GMS_OK)
         *ret_verify = (enum drill_verify)index;
@@ -82,7 +82,7 @@ gms_status drill_verify_parse(const char *text, enum drill_verify *ret_verify, s
 
 gms_status drill_sabotage_parse(const char *text, enum drill_sabotage *ret_sabotage, struct gms_error *ret_error)
 {
-    unsigned index;
+    unsigned index = 0;
     gms_status status = choose("sabotage", text, sabotage_names, DRILL_SABOTAGE_COUNT, &index, ret_error);
     if (status == GMS_OK)
         *ret_sabotage = (enum drill_sabotage)index;
@@ -180,13 +180,15 @@ static gms_status find_bin_dir(struct drill_plan *plan, struct gms_error *ret_er
 static gms_status find_prompts(struct drill_plan *plan, struct gms_error *ret_error)
 {
     if (plan->prompts[0] == '\0') {
-        static const char *const places[] = {DRILL_SOURCE_PROMPTS, DRILL_INSTALLED_PROMPTS};
+        char installed[2 * DRILL_PATH_BYTES];
+        snprintf(installed, sizeof installed, "%s/%s", plan->bin_dir, DRILL_INSTALLED_PROMPTS);
+        const char *const places[] = {installed, DRILL_SOURCE_PROMPTS};
         for (size_t i = 0; i < 2 && plan->prompts[0] == '\0'; i++)
-            if (places[i][0] != '\0' && access(places[i], R_OK) == 0)
-                snprintf(plan->prompts, sizeof plan->prompts, "%s", places[i]);
+            if (strlen(places[i]) < sizeof plan->prompts && access(places[i], R_OK) == 0)
+                memcpy(plan->prompts, places[i], strlen(places[i]) + 1);
         if (plan->prompts[0] == '\0')
-            return gms_fail(ret_error, GMS_E_NOT_FOUND, "no prompt file at %s or %s; give one with --prompts",
-                            DRILL_SOURCE_PROMPTS, DRILL_INSTALLED_PROMPTS);
+            return gms_fail(ret_error, GMS_E_NOT_FOUND, "no prompt file at %.200s or %s; give one with --prompts",
+                            installed, DRILL_SOURCE_PROMPTS);
     }
     if (access(plan->prompts, R_OK) != 0)
         return gms_fail(ret_error, GMS_E_NOT_FOUND, "--prompts %s: %s", plan->prompts, strerror(errno));
@@ -210,10 +212,10 @@ gms_status drill_plan_complete(struct drill_plan *plan, struct gms_error *ret_er
         if (plan->attach[0] != '/')
             return gms_fail(ret_error, GMS_E_INVALID, "--attach %s: give the run directory as an absolute path",
                             plan->attach);
-        if (plan->rank == DRILL_RANK_ALL)
+        if (plan->when == DRILL_WHEN_SEAL)
             return gms_fail(ret_error, GMS_E_INVALID,
-                            "--attach with --rank all: the drill signals only processes that it started, and only one "
-                            "rank can be asked to end itself; name one");
+                            "--attach with --when seal: the control run has filled the same engine's prefix cache with "
+                            "these streams, so nothing is left to be sealed; use decode or prefill");
         if (plan->sabotage != DRILL_SABOTAGE_NONE || plan->verify != DRILL_VERIFY_AS_CONFIGURED ||
             plan->command[0] != NULL)
             return gms_fail(ret_error, GMS_E_INVALID,

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,11 +17,28 @@
 #include "base/clock.h"
 #include "base/fd.h"
 
+static volatile sig_atomic_t interrupted;
+
+static void note_interrupt(int number)
+{
+    (void)number;
+    interrupted = 1;
+}
+
+bool drill_interrupted(void)
+{
+    return interrupted != 0;
+}
+
 gms_status drill_processes_prepare(struct gms_error *ret_error)
 {
     if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
         return gms_fail(ret_error, GMS_E_SYSTEM, "cannot become the reaper of what the drill starts: %s",
                         strerror(errno));
+    struct sigaction action = {.sa_handler = note_interrupt}; /* no SA_RESTART: waits are to end */
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+        sigaction(signals[i], &action, NULL);
     return GMS_OK;
 }
 
@@ -99,29 +117,30 @@ gms_status drill_descendant_open(pid_t root, pid_t pid, int *ret_pidfd, struct g
     return GMS_OK;
 }
 
-/* Kills all descendants of `root` until none is left or the deadline passes. Returns how many were signalled. */
-static size_t kill_descendants(pid_t root, uint64_t deadline_ns)
+/* Kills `root_pidfd` (-1: nothing), then the processes that descended from `root` before; so none of them sees its
+ * children die and goes on. What they started meanwhile comes to us. Returns how many were signalled beside the root.
+ */
+static size_t kill_tree(pid_t root, int root_pidfd)
 {
     pid_t *pids = calloc(DRILL_MAX_DESCENDANTS, sizeof *pids);
-    size_t killed = 0;
-    while (pids != NULL) {
-        size_t count = drill_descendants(root, pids, DRILL_MAX_DESCENDANTS), alive = 0;
-        for (size_t i = 0; i < count; i++) {
-            int pidfd;
-            if (drill_descendant_open(root, pids[i], &pidfd, NULL) != GMS_OK)
-                continue;
-            gms_pidfd_signal(pidfd, SIGKILL);
-            struct pollfd wait = {.fd = pidfd, .events = POLLIN};
-            poll(&wait, 1, 100);
-            gms_fd_close(&pidfd);
-            killed++;
-            alive++;
-        }
-        if (alive == 0 || gms_clock_ns() >= deadline_ns)
-            break;
+    int *pidfds = calloc(DRILL_MAX_DESCENDANTS, sizeof *pidfds);
+    size_t opened = 0;
+    size_t count = pids != NULL && pidfds != NULL ? drill_descendants(root, pids, DRILL_MAX_DESCENDANTS) : 0;
+    for (size_t i = 0; i < count; i++)
+        if (drill_descendant_open(root, pids[i], &pidfds[opened], NULL) == GMS_OK)
+            opened++;
+    if (root_pidfd >= 0)
+        gms_pidfd_signal(root_pidfd, SIGKILL);
+    for (size_t i = 0; i < opened; i++)
+        gms_pidfd_signal(pidfds[i], SIGKILL);
+    for (size_t i = 0; i < opened; i++) {
+        struct pollfd wait = {.fd = pidfds[i], .events = POLLIN};
+        poll(&wait, 1, 1000);
+        gms_fd_close(&pidfds[i]);
     }
     free(pids);
-    return killed;
+    free(pidfds);
+    return opened;
 }
 
 /* -------------------------------------------------------------------------------------------- our own -------- */
@@ -137,6 +156,7 @@ static void run_child(const char *output, const char *const *argv, int pass_fd, 
     if (getppid() == parent && in >= 0 && out >= 0 && dup2(in, 0) >= 0 && dup2(out, 1) >= 0 && dup2(out, 2) >= 0) {
         close(in);
         close(out);
+        close_range(3, ~0U, CLOSE_RANGE_CLOEXEC); /* ours are already; those that we were born with are not */
         if (pass_fd >= 0)
             fcntl(pass_fd, F_SETFD, 0);
         execvp(argv[0], (char *const *)argv);
@@ -265,9 +285,7 @@ void drill_process_end(struct drill_process *process, int grace_ms)
         if (drill_process_wait(process, gms_clock_ns() + (uint64_t)grace_ms * GMS_NS_PER_MS))
             return;
     }
-    kill_descendants(process->pid, gms_clock_ns() + 2 * GMS_NS_PER_S);
-    if (!process->ended && process->pidfd >= 0)
-        gms_pidfd_signal(process->pidfd, SIGKILL);
+    kill_tree(process->pid, process->pidfd);
     drill_process_wait(process, gms_clock_ns() + 5 * GMS_NS_PER_S);
 }
 
@@ -276,8 +294,13 @@ size_t drill_processes_end(struct drill_processes *processes, int grace_ms)
     size_t killed = 0;
     for (size_t i = processes->count; i-- > 0;)
         drill_process_end(&processes->items[i], grace_ms);
-    killed = kill_descendants(getpid(), gms_clock_ns() + 5 * GMS_NS_PER_S);
-    reap_orphans(processes);
+    for (int round = 0; round < 16; round++) { /* each round may set free what the one before had started */
+        size_t now = kill_tree(getpid(), -1);
+        reap_orphans(processes);
+        killed += now;
+        if (now == 0)
+            break;
+    }
     return killed;
 }
 

@@ -32,8 +32,10 @@ struct drill_processes {
     struct drill_process items[DRILL_MAX_PROCESSES];
 };
 
-/* Makes this process the reaper of its descendants. Errors: SYSTEM. */
+/* Makes this process the reaper of its descendants, and SIGINT, SIGTERM and SIGHUP something that waits look at
+ * (drill_interrupted) rather than a death that leaves things behind. Errors: SYSTEM. */
 gms_status drill_processes_prepare(struct gms_error *ret_error);
+bool drill_interrupted(void);
 
 /*
  * Starts argv[0] (searched in PATH) with stdout and stderr in `output` (created or appended to, 0600) and stdin empty.

@@ -204,6 +204,8 @@ static void print_streams(const struct drill_result *result, FILE *stream)
         errors += result->streams[i].error[0] != '\0';
         tokens += result->streams[i].tokens;
     }
+    if (result->stream_count == 0)
+        return; /* nothing was shown: zeros would look like a result */
     fprintf(stream, "\n  %-*s%zu of %zu complete, %zu equal to the control run, %llu tokens\n", LABEL_WIDTH,
             "streams (probes included)", done, result->stream_count, equal, (unsigned long long)tokens);
     fprintf(stream, "  %-*s%zu\n", LABEL_WIDTH, "request errors", errors);

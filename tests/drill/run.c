@@ -272,14 +272,16 @@ static bool interrupted_all_resumed(const struct run *run, uint64_t from_incarna
 static void pump(struct run *run, struct drill_observation *seen)
 {
     struct pollfd ends[DRILL_MAX_RANKS];
-    const struct drill_engine *engine =
-        seen != NULL && seen->from_engine >= 0 ? &run->deployment.engines[seen->from_engine] : NULL;
-    size_t count = engine != NULL ? run->deployment.ranks : 0;
-    for (size_t rank = 0; rank < count; rank++)
-        ends[rank] = (struct pollfd){.fd = seen->ended_ns[rank] == 0 ? engine->pidfds[rank] : -1, .events = POLLIN};
+    size_t count = 0;
+    if (seen != NULL && seen->from_engine >= 0) {
+        const struct drill_engine *engine = &run->deployment.engines[seen->from_engine];
+        for (; count < run->deployment.ranks; count++)
+            ends[count] =
+                (struct pollfd){.fd = seen->ended_ns[count] == 0 ? engine->pidfds[count] : -1, .events = POLLIN};
+    }
     drill_streams_pump(&run->streams, gms_clock_ns() + 200 * GMS_NS_PER_MS, ends, count);
     uint64_t now_ns = gms_clock_ns();
-    for (size_t rank = 0; rank < count; rank++)
+    for (size_t rank = 0; seen != NULL && rank < count; rank++)
         if (ends[rank].revents != 0)
             seen->ended_ns[rank] = now_ns;
 }
@@ -363,8 +365,6 @@ static bool wait_for_successor(struct run *run, struct drill_observation *seen, 
         bool dead = false;
         for (uint32_t rank = 0; rank < run->deployment.ranks; rank++)
             dead |= seen->killed[rank] && seen->ended_ns[rank] != 0;
-        if (dead)
-            drill_fault_finish(&run->deployment, seen);
         if (dead && probe->state == DRILL_STREAM_HELD) {
             drill_stream_start(probe);
             seen->probe = probe;
@@ -539,6 +539,7 @@ static void run_all(struct run *run)
         return;
     }
     run_faults(run);
+    run->result->could_not_run |= drill_interrupted();
     if (!run->result->could_not_run)
         gather(run);
 }

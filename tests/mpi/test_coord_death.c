@@ -57,6 +57,19 @@ static bool others_exited(void *context)
     return cluster_log_count(context, "coordinator exit 75") == RANKS - 1;
 }
 
+/* A start over what other coordinators hold or left, refused: the exit code, and the reason in the log. */
+static void refused_start(struct cluster *cluster, bool fresh, const char *reason)
+{
+    char path[512], ranks[16];
+    program("gms-coord", path);
+    snprintf(ranks, sizeof ranks, "%d", RANKS);
+    char *words[] = {"mpirun", "--oversubscribe", "-n", ranks, path, "--config", cluster->config, "--fresh", NULL};
+    if (!fresh)
+        words[sizeof words / sizeof words[0] - 2] = NULL;
+    assert_int_equal(run_program(words, cluster->log), 70);
+    assert_int_equal(cluster_log_count(cluster, reason), 1);
+}
+
 static void kill_coordinator(uint32_t victim)
 {
     struct cluster cluster;
@@ -64,6 +77,10 @@ static void kill_coordinator(uint32_t victim)
     cluster_start(&cluster, &(struct cluster_options){.ranks = RANKS, .report_exits = true, .operation_timeout = "1s"});
     engine_start(&engine, &cluster, 0, "a", serve, 0);
     assert_true(engine_reached(&engine, AT_SERVING, HARNESS_DEADLINE_MS));
+
+    refused_start(&cluster, victim != 0, "a coordinator job runs"); /* by mistake: the living group is left alone */
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        assert_int_equal(cluster_number(&cluster, rank, "serving_engine"), 0);
 
     int coordinator = cluster_coordinator(&cluster, victim);
     assert_true(coordinator >= 0);
@@ -84,6 +101,10 @@ static void kill_coordinator(uint32_t victim)
         assert_int_equal(engine.ranks[rank].values[0], GMS_OK);
         assert_int_equal(engine.ranks[rank].values[1], GMS_E_AGAIN);
     }
+    refused_start(&cluster, false, "does not resume");
+    refused_start(&cluster, true, "still runs"); /* it serves: a fresh group would serve beside it */
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        assert_true(engine_rank_alive(&engine, rank));
     engine_finish(&engine);
     cluster_discard(&cluster);
 }

@@ -68,7 +68,7 @@ static gms_status live_until(struct engine_rank *rank, struct life *life, enum g
 
 static gms_status body(struct engine_rank *rank, struct gms_error *error)
 {
-    struct life life = {NULL};
+    struct life life = {.session = NULL};
     enum gms_operation kind = (enum gms_operation)rank->argument;
     gms_status status = live_until(rank, &life, kind, error);
     if (status != GMS_OK)

@@ -65,6 +65,12 @@ static void test_too_many_ranks(void **state)
 static void test_two_programs(void **state)
 {
     (void)state;
+    /* mpirun of Open MPI 5.0.7 as Debian 13 has it dies of SIGSEGV on any "a : b". */
+    char *plain[] = {"mpirun", "--oversubscribe", "-n", "1", "true", ":", "-n", "1", "true", NULL};
+    if (run_program(plain, "/dev/null") != 0) {
+        fprintf(stderr, "skipped: this mpirun cannot start two programs as one job\n");
+        skip();
+    }
     prepare(true);
     char *words[] = {
         "mpirun",    "--oversubscribe", "-n",           "1", coordinator, "--config", cluster.config, ":", "-n", "1",
@@ -88,6 +94,9 @@ static void test_two_hosts(void **state)
                      "--mca",
                      "btl",
                      "tcp,self",
+                     "--mca", /* the one interface that is there on every machine */
+                     "btl_tcp_if_include",
+                     "lo",
                      "-n",
                      "2",
                      "sh",

@@ -55,10 +55,11 @@ sh examples/quickstart.sh
 echo "== tests"
 CI='' sh tests/run.sh
 INSIDE
-# /dev is the host's, by bind mount; everything else is the root's own.
+# /dev and /sys are the host's, by bind mount; everything else is the root's own.
 # shellcheck disable=SC2016 # the inner shell expands
 exec unshare --mount --pid --fork --uts --ipc --kill-child sh -c '
     mount --make-rprivate /
     mkdir -p "$1/dev/shm" "$1/dev/pts"
     mount --rbind /dev "$1/dev"
+    mount --rbind /sys "$1/sys"
     exec chroot "$1" /bin/sh /inside.sh' sh "$root"

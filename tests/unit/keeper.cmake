@@ -11,3 +11,5 @@ foreach(test test_keeper test_keeper_process test_keeper_clients)
   add_dependencies(${test} gms-keeper)
   set_tests_properties(${test} PROPERTIES ENVIRONMENT "${GMS_TEST_ENVIRONMENT}")
 endforeach()
+gms_add_test(NAME test_keeper_worlds SOURCES test_keeper_worlds.c ${CMAKE_SOURCE_DIR}/runtime/gms-keeper/worlds.c
+             LIBRARIES gms_base)

@@ -5,6 +5,6 @@ endforeach()
 gms_add_test(NAME test_minillm_adopt SOURCES test_minillm_adopt.c ${CMAKE_SOURCE_DIR}/examples/minillm/adopt.c
              LIBRARIES minillm_core)
 gms_add_test(NAME test_minillm_server SOURCES test_minillm_server.c LIBRARIES gms_base PkgConfig::JANSSON LABELS mpi
-             TIMEOUT 180)
+             TIMEOUT 600)
 set_tests_properties(test_minillm_server PROPERTIES ENVIRONMENT "${GMS_TEST_ENVIRONMENT}" RUN_SERIAL ON)
 add_dependencies(test_minillm_server minillm)

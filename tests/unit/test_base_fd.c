@@ -245,7 +245,21 @@ static void life_and_death_by_pidfd(void **state)
     assert_true(gms_pidfd_ended(fd));
     assert_int_equal(gms_pidfd_pid(fd), -1);
     assert_true(gms_pidfd_signal(fd, SIGKILL));
+    /* A peer may send anything in its place; of a process that is gone it still is one. */
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    const int process = open("/proc/self", O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* signals take it for a pidfd */
+    assert_true(process >= 0);
+    assert_true(gms_pidfd_is(fd));
+    assert_false(gms_pidfd_is(ends[0]));
+    assert_false(gms_pidfd_is(ends[1]));
+    assert_false(gms_pidfd_is(process));
+    assert_false(gms_pidfd_is(-1));
+    close(ends[0]);
+    close(ends[1]);
+    close(process);
     gms_fd_close(&fd);
+
     /* What is not a pidfd is unknown, and unknown is never dead. */
     assert_int_equal(gms_pidfd_pid(-1), 0);
     assert_false(gms_pidfd_ended(-1));

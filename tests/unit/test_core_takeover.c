@@ -346,7 +346,15 @@ static void test_stored_before_visible(void **state)
     hold(c, 0);
     cluster_settle(c);
     assert_int_equal(cluster_count(c, UINT32_MAX, GMS_ACTION_PROMOTE), 2);
+
+    /* Nor one that has not adopted: the slots are its predecessor's until then, and the next takeover would read the
+     * predecessor's words for pages that this one wrote. */
+    cluster_fact(c, 0, 1, 2, GMS_FACT_READY);
+    cluster_fact(c, 1, 1, 2, GMS_FACT_READY);
+    cluster_settle(c);
+    assert_int_equal(cluster_look(c, 0).takeover, GMS_TAKEOVER_PROMOTING);
     adopt(c, 1, 2);
+    assert_int_equal(cluster_look(c, 0).takeover, GMS_TAKEOVER_PROMOTING);
     hold(c, 1u << CLUSTER_STORE);
     cluster_fact(c, 0, 1, 2, GMS_FACT_READY);
     cluster_fact(c, 1, 1, 2, GMS_FACT_READY);
@@ -434,9 +442,10 @@ static void test_joins_wait_for_a_takeover(void **state)
     (void)state;
     cluster_propose(c, 0, 2, session_of(2, 0), &proposal); /* offered before it */
     cluster_settle(c);
-    hold(c, 1u << CLUSTER_CLASSIFIED);
+    hold(c, 1u << CLUSTER_RETIRED);
     cluster_fact(c, 0, 0, 1, GMS_FACT_GONE);
     cluster_settle(c);
+    cluster_advance(c, 60000 * MS);                        /* no round is entered meanwhile */
     cluster_propose(c, 1, 2, session_of(2, 1), &proposal); /* and in it */
     cluster_settle(c);
     cluster_advance(c, 60000 * MS);
@@ -449,6 +458,71 @@ static void test_joins_wait_for_a_takeover(void **state)
     assert_int_equal(cluster_last(c, 0, GMS_ACTION_REPLY)->reply.outcome.key.launch, 50);
     assert_int_equal(cluster_last(c, 0, GMS_ACTION_REPLY)->reply.outcome.status, GMS_OK);
     assert_sound(c);
+    cluster_free(c);
+}
+
+/* A start that died while its join was held is followed by another one: that is not turned away. */
+static void test_a_join_held_and_given_up(void **state)
+{
+    struct cluster *c = serving_group(2, 1);
+    struct gms_proposal proposal = cluster_join(50);
+
+    (void)state;
+    hold(c, 1u << CLUSTER_CLASSIFIED);
+    cluster_fact(c, 0, 0, 1, GMS_FACT_GONE);
+    cluster_settle(c);
+    cluster_propose(c, 0, 2, 7, &proposal);
+    cluster_session_gone(c, 0, 2, 7);
+    proposal = cluster_join(51);
+    cluster_propose(c, 0, 2, 8, &proposal);
+    cluster_settle(c);
+    assert_int_equal(cluster_count(c, UINT32_MAX, GMS_ACTION_REPLY), 0);
+    hold(c, 0);
+    cluster_settle(c);
+    adopt_and_serve(c, 1, 2);
+    cluster_propose(c, 1, 2, 9, &proposal);
+    cluster_settle(c);
+    assert_int_equal(cluster_last(c, 0, GMS_ACTION_REPLY)->reply.session, 8);
+    assert_int_equal(cluster_last(c, 0, GMS_ACTION_REPLY)->reply.outcome.status, GMS_OK);
+
+    /* One that the group heard of must be ended by the group first. */
+    c->held[0] = 1u << CLUSTER_ROUND;
+    proposal = cluster_join(60);
+    cluster_propose(c, 0, 3, 7, &proposal);
+    cluster_session_gone(c, 0, 3, 7);
+    proposal = cluster_join(61);
+    cluster_propose(c, 0, 3, 8, &proposal);
+    assert_int_equal(cluster_last(c, 0, GMS_ACTION_REPLY)->reply.outcome.status, GMS_E_AGAIN);
+    c->held[0] = 0;
+    cluster_settle(c);
+    assert_int_equal(join(c, 3, 61), 4);
+    assert_sound(c);
+    cluster_free(c);
+}
+
+/* Asked for by all in the very round in which the takeover begins: it waits too. */
+static void test_a_join_in_the_round_of_the_death(void **state)
+{
+    struct cluster *c = serving_group(2, 1);
+    struct gms_proposal proposal = cluster_join(50);
+    struct gms_event event = {.type = GMS_EVENT_RUNG};
+
+    (void)state;
+    event.rung_round = cluster_look(c, 0).next_round;
+    hold(c, 1u << CLUSTER_ROUND | 1u << CLUSTER_CLASSIFIED);
+    for (uint32_t r = 0; r < 2; r++) { /* while this round runs, the next ballot gathers */
+        cluster_step(c, r, &event);
+        cluster_propose(c, r, 2, session_of(2, r), &proposal);
+    }
+    cluster_fact(c, 1, 0, 1, GMS_FACT_GONE);
+    hold(c, 1u << CLUSTER_CLASSIFIED);
+    cluster_settle(c);
+    assert_int_equal(cluster_look(c, 0).takeover, GMS_TAKEOVER_CLASSIFYING);
+    assert_int_equal(cluster_count(c, UINT32_MAX, GMS_ACTION_PREPARE), 0);
+    hold(c, 0);
+    cluster_settle(c);
+    adopt_and_serve(c, 1, 2);
+    assert_int_equal(cluster_look(c, 0).engines[2].role, GMS_ROLE_JOINED);
     cluster_free(c);
 }
 
@@ -624,6 +698,8 @@ int main(void)
         cmocka_unit_test(test_condemned_while_a_record_is_stored),
         cmocka_unit_test(test_a_cohort_that_does_not_end),
         cmocka_unit_test(test_joins_wait_for_a_takeover),
+        cmocka_unit_test(test_a_join_held_and_given_up),
+        cmocka_unit_test(test_a_join_in_the_round_of_the_death),
         cmocka_unit_test(test_a_join_half_done_goes_on),
         cmocka_unit_test(test_store_failures_restart),
         cmocka_unit_test(test_shutdown),

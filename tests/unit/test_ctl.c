@@ -251,6 +251,12 @@ static void it_says_when_nobody_serves(void **state)
     assert_has(bench, bench->out_path, "NOT SERVING  takeover: fencing, successor: engine 2");
     assert_has(bench, bench->out_path, "no shadow is parked");
     assert_has(bench, bench->out_path, "no engine has joined");
+
+    start(bench, words);
+    give_status(bench, 1, "{\"takeover\":\"vacant\",\"serving_engine\":-1,\"successor_engine\":-1}");
+    assert_int_equal(exit_code(bench), 0);
+    assert_has(bench, bench->out_path, "NOT SERVING  takeover: vacant, no successor\n! start an engine");
+    assert_null(strstr(file_text(bench, bench->out_path), "no shadow"));
 }
 
 static void any_document_is_survived(void **state)
@@ -358,6 +364,56 @@ static void watching_asks_again_and_again(void **state)
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
     assert_has(bench, bench->out_path, "NOT SERVING");
     assert_has(bench, bench->out_path, "at unix:");
+}
+
+/* ---------------------------------------------------------------------------------------------------- wait ---- */
+
+static void wait_ends_when_all_ranks_have_it(void **state)
+{
+    struct bench *bench = *state;
+    const char *up[] = {"wait", "up", NULL}, *standby[] = {"wait", "standby", NULL};
+
+    listen_as(bench, 0);
+    start(bench, up);
+    give_status(bench, 0, vacant_status); /* rank 1 has no socket yet */
+    listen_as(bench, 1);
+    give_status(bench, 0, vacant_status);
+    give_status(bench, 1, vacant_status);
+    assert_int_equal(exit_code(bench), 0);
+    assert_has(bench, bench->out_path, "2 coordinator ranks answer");
+
+    start(bench, standby);
+    give_status(bench, 0, serving_status);
+    give_status(bench, 1,
+                "{\"world\":7,\"ranks\":2,\"serving_engine\":1,\"serving_incarnation\":12,\"engines\":["
+                "{\"engine\":2,\"incarnation\":14,\"role\":\"parked\"}]}"); /* another start of engine 2 */
+    give_status(bench, 0, serving_status);
+    give_status(bench, 1, serving_status);
+    assert_int_equal(exit_code(bench), 0);
+    assert_has(bench, bench->out_path, "engine 1 serves at unix:/run/?[31me1, engine 2 stands by");
+}
+
+static void wait_says_what_is_missing(void **state)
+{
+    struct bench *bench = *state;
+    const char *nobody[] = {"wait", "up", "--timeout=1ms", NULL};
+    const char *serving[] = {"wait", "serving", "--timeout=3s", NULL};
+
+    start(bench, nobody);
+    assert_int_equal(exit_code(bench), 1);
+    assert_has(bench, bench->err_path, "no coordinator has a socket");
+
+    listen_as(bench, 0);
+    listen_as(bench, 1);
+    start(bench, serving);
+    while (strstr(file_text(bench, bench->err_path), "gms-ctl: waiting") == NULL) {
+        give_status(bench, 0, serving_status);
+        give_status(bench, 1, vacant_status);
+    }
+    /* And then they are silent: the wait ends all the same. */
+    assert_int_equal(exit_code(bench), 1);
+    assert_has(bench, bench->err_path, "no engine serves on rank 1 (takeover: fencing, 0 engines have joined)");
+    assert_has(bench, bench->err_path, "not reached within");
 }
 
 /* ---------------------------------------------------------------------------------------- takeover and down --- */
@@ -486,6 +542,8 @@ static void usage_errors(void **state)
     static const char *const cases[][4] = {{NULL},
                                            {"stats", NULL},
                                            {"takeover", NULL},
+                                           {"wait", NULL},
+                                           {"wait", "forever", NULL},
                                            {"takeover", "8", NULL},
                                            {"takeover", "x", NULL},
                                            {"status", "now", NULL},
@@ -517,6 +575,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_dead_rank_is_named_and_the_others_shown, setup, teardown),
         cmocka_unit_test_setup_teardown(nobody_there_and_nobody_answering, setup, teardown),
         cmocka_unit_test_setup_teardown(watching_asks_again_and_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(wait_ends_when_all_ranks_have_it, setup, teardown),
+        cmocka_unit_test_setup_teardown(wait_says_what_is_missing, setup, teardown),
         cmocka_unit_test_setup_teardown(takeover_names_the_engine_and_repeats_the_answer, setup, teardown),
         cmocka_unit_test_setup_teardown(takeover_asks_the_next_rank_when_one_is_dead, setup, teardown),
         cmocka_unit_test_setup_teardown(down_waits_until_all_are_gone, setup, teardown),

@@ -300,9 +300,9 @@ static void test_only_ones_own_pidfd(void **state)
 }
 
 /* A process that has got SIGKILL and does not end: it is traced, and stops on its way out. */
-static struct holder start_reluctant(uint64_t world, uint32_t rank)
+static struct holder start_reluctant(uint64_t world, uint32_t rank, holder_work work)
 {
-    struct holder holder = holder_start(world, rank, NULL);
+    struct holder holder = holder_start(world, rank, work);
     assert_int_equal(holder_status(&holder), GMS_OK);
     holder_done(&holder);
     if (ptrace(PTRACE_SEIZE, holder.pid, 0, PTRACE_O_TRACEEXIT) != 0)
@@ -310,12 +310,40 @@ static struct holder start_reluctant(uint64_t world, uint32_t rank)
     return holder;
 }
 
+/* A child of the holder has its connection and its token, and goes on to use them; RUN/stale says that they were
+ * refused. */
+static void leave_a_speaker(struct gms_keeper_client *client)
+{
+    char path[GMS_RUN_PATH_BYTES];
+    uint64_t deadline_ns = gms_clock_ns() + UNIT_PATIENCE_MS * GMS_NS_PER_MS;
+    if (fork() != 0)
+        return;
+    gms_status status;
+    do
+        status = gms_keeper_mirror(client, 1, &error);
+    while (status == GMS_OK && gms_clock_ns() < deadline_ns);
+    child_check(status == GMS_E_STALE);
+    child_check(gms_run_dir_path(keeper.run_dir, "stale", -1, path, &error) == GMS_OK);
+    child_check(open(path, O_CREAT | O_CLOEXEC | O_WRONLY, 0600) >= 0);
+    _exit(0);
+}
+
+/* Until it has stopped on its way out: the keeper has sent its signal. */
+static void wait_until_told_to_end(const struct holder *reluctant)
+{
+    uint64_t deadline_ns = gms_clock_ns() + UNIT_PATIENCE_MS * GMS_NS_PER_MS;
+    while (waitpid(reluctant->pid, NULL, WNOHANG) == 0)
+        assert_true(poll(NULL, 0, 2) == 0 && gms_clock_ns() < deadline_ns);
+}
+
 static void test_older_holder_that_does_not_end(void **state)
 {
     uint64_t newest = 0, before_ns;
+    char stale[GMS_RUN_PATH_BYTES];
     (void)state;
 
-    struct holder reluctant = start_reluctant(1, 0);
+    run_path("stale", stale);
+    struct holder reluctant = start_reluctant(1, 0, leave_a_speaker);
     if (reluctant.pid < 0) {
         reluctant.pid = -reluctant.pid;
         holder_end(&reluctant);
@@ -324,15 +352,24 @@ static void test_older_holder_that_does_not_end(void **state)
     }
     before_ns = gms_clock_ns();
     struct holder newer = holder_start(2, 0, NULL);
-    /* It waits; nobody else does. */
+    wait_until_told_to_end(&reluctant);
+    /* It waits; nobody else does. Whoever speaks for the older one is refused from now on. */
     for (int i = 0; i < 20; i++)
         assert_ok(gms_keeper_newest_world(keeper.run_dir, &newest, &error));
+    gms_status equal = holder_run(2, 0, NULL);
     struct holder elsewhere = holder_start(2, 1, NULL);
     assert_int_equal(holder_status(&elsewhere), GMS_OK);
     struct pollfd pending = {.fd = newer.report, .events = POLLIN};
-    assert_int_equal(poll(&pending, 1, 0), 0);
-    assert_true(gms_clock_ns() - before_ns < 1400 * GMS_NS_PER_MS); /* below the bound, or the above proved nothing */
-    assert_int_equal(holder_status(&newer), GMS_E_TIMEOUT);
+    int answered = poll(&pending, 1, 0);
+    if (gms_clock_ns() - before_ns < 1400 * GMS_NS_PER_MS) { /* the bound has not passed meanwhile */
+        assert_int_equal(answered, 0);
+        assert_int_equal(equal, GMS_E_FOREIGN_WORLD); /* nor can an equal one overtake it */
+        assert_int_equal(holder_status(&newer), GMS_E_TIMEOUT);
+    } else {
+        print_message("machine too slow: nothing said about the others' waiting\n");
+    }
+    while (access(stale, F_OK) != 0)
+        assert_true(poll(NULL, 0, 1) == 0 && gms_clock_ns() - before_ns < UNIT_PATIENCE_MS * GMS_NS_PER_MS);
     holder_end(&newer);
 
     /* The one that would not end has lost its token all the same, and ends by and by. */
@@ -344,25 +381,50 @@ static void test_older_holder_that_does_not_end(void **state)
     holder_end(&elsewhere);
 }
 
+/* Asks for world 2 and hangs up before it is answered, but lives on. */
+static void ask_and_hang_up(void)
+{
+    struct gms_message message = {.type = GMS_MESSAGE_KEEPER_WORLD, .request_id = 1};
+    char path[GMS_RUN_PATH_BYTES];
+    int fd = -1;
+    child_check(gms_run_dir_path(keeper.run_dir, "keeper", -1, path, &error) == GMS_OK);
+    child_check(gms_channel_connect(path, UNIT_PATIENCE_MS, &fd, &error) == GMS_OK);
+    message.keeper.world = 2;
+    message.keeper.world_size = 1;
+    child_check(gms_pidfd_open(getpid(), &message.fds[0], &error) == GMS_OK);
+    message.fd_count = 1;
+    child_check(gms_channel_send(fd, &message, &error) == GMS_OK);
+    close(fd);
+}
+
 /* A waiter that goes away takes its claim along. */
 static void test_waiter_that_leaves(void **state)
 {
     (void)state;
-    struct holder reluctant = start_reluctant(1, 0);
+    struct holder reluctant = start_reluctant(1, 0, NULL);
     if (reluctant.pid < 0) {
         reluctant.pid = -reluctant.pid;
         holder_end(&reluctant);
         print_message("skipped: tracing a child is not permitted here\n");
         skip();
     }
-    struct holder newer = holder_start(2, 0, NULL);
+    pid_t asker = fork();
+    if (asker == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        ask_and_hang_up();
+        for (;;)
+            pause();
+    }
+    wait_until_told_to_end(&reluctant);
     uint64_t deadline_ns = gms_clock_ns() + UNIT_PATIENCE_MS * GMS_NS_PER_MS;
-    while (waitpid(reluctant.pid, NULL, WNOHANG) == 0) /* it has stopped on its way out: the signal has come */
+    while (keeper_number("clients") != 2) /* the reluctant one and this question: the asker's end has been seen */
         assert_true(poll(NULL, 0, 2) == 0 && gms_clock_ns() < deadline_ns);
-    holder_end(&newer);
     assert_int_equal(ptrace(PTRACE_DETACH, reluctant.pid, 0, 0), 0);
     holder_end(&reluctant);
     assert_int_equal(holder_run(2, 0, NULL), GMS_OK);
+    assert_int_equal(waitpid(asker, NULL, WNOHANG), 0);
+    kill(asker, SIGKILL);
+    unit_wait(asker);
 }
 
 int main(void)

@@ -149,6 +149,31 @@ static void requests_wait_for_slots_and_lose_none(void **state)
     llm_close(&llm);
 }
 
+/* Cached blocks that a request finds can no longer be evicted for others, so they count against what is left. */
+static void found_blocks_are_not_promised_twice(void **state)
+{
+    (void)state;
+    enum { SLOTS = 13 }; /* one answer leaves 6 cached; another needs 7; the first again 3 more and 4 of the cached */
+    uint32_t prompts[2][PROMPT];
+    static struct llm_answer first, other, again;
+    struct llm llm;
+    llm_open(&llm, &llm_small, SLOTS, 4, 64);
+    llm_make_prompt(prompts[0], PROMPT, llm_small.vocabulary, 1);
+    llm_make_prompt(prompts[1], PROMPT, llm_small.vocabulary, 2);
+    llm_submit(&llm, prompts[0], PROMPT, NULL, 0, ANSWER, 0.9, &first);
+    llm_run(&llm);
+    assert_int_equal(counts(&llm).evictable, 6);
+    llm_submit(&llm, prompts[1], PROMPT, NULL, 0, ANSWER, 0.9, &other);
+    llm_submit(&llm, prompts[0], PROMPT, NULL, 0, ANSWER, 0.9, &again);
+    llm_step(&llm);
+    assert_int_equal(scheduler_get_stats(llm.scheduler).active, 1);
+    llm_run(&llm);
+    assert_true(other.done && again.done);
+    assert_memory_equal(again.tokens, first.tokens, ANSWER * sizeof(uint32_t));
+    assert_at_rest(&llm, SLOTS);
+    llm_close(&llm);
+}
+
 static void requests_that_can_never_run_are_refused(void **state)
 {
     (void)state;
@@ -272,6 +297,7 @@ int main(void)
         cmocka_unit_test(the_last_token_of_a_prompt_is_always_computed),
         cmocka_unit_test(equal_prompts_at_once_keep_one_copy),
         cmocka_unit_test(requests_wait_for_slots_and_lose_none),
+        cmocka_unit_test(found_blocks_are_not_promised_twice),
         cmocka_unit_test(requests_that_can_never_run_are_refused),
         cmocka_unit_test(a_random_run_with_cancellations_stays_whole),
         cmocka_unit_test(a_store_into_a_slot_that_is_not_leased_is_refused),

@@ -7,6 +7,7 @@
 
 #include <dirent.h>
 #include <jansson.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -31,9 +32,13 @@ static void start_engine(struct engine *e, const char *ranks, const char *extra)
     snprintf(program, sizeof program, "%s/minillm", bin);
     snprintf(listen, sizeof listen, "unix:%s/s", e->directory);
     snprintf(notes, sizeof notes, "file:%s/notes", e->directory);
+    const pid_t test = getpid();
     e->launcher = fork();
     assert_true(e->launcher >= 0);
     if (e->launcher == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails half way leaves no engine behind */
+        if (getppid() != test)
+            _exit(127);
         execlp("mpirun", "mpirun", "--oversubscribe", "-n", ranks, program, "--no-gms", "--slots", "96", "--listen",
                listen, "--log-dir", e->directory, "--log-destination", notes, extra, (char *)NULL);
         _exit(127);
