@@ -247,6 +247,9 @@ static void walk_state(struct walk *walk, struct gms_core *core)
     SLOT(walk, core->successor, GMS_MAX_ENGINES);
     U64(walk, core->writer);
     U32(walk, core->writer_engine, GMS_MAX_ENGINES);
+    U64(walk, core->identity_of);
+    for (uint32_t i = 0; i < GMS_PROPOSAL_FIELDS; i++)
+        U64(walk, core->identity[i]);
     for (uint32_t e = 0; e < GMS_MAX_ENGINES && !walk->bad; e++)
         walk_slot(walk, &core->engines[e]);
     for (uint32_t i = 0; i < GMS_CORE_MAX_POOLS && !walk->bad; i++)
@@ -260,7 +263,7 @@ static void walk_state(struct walk *walk, struct gms_core *core)
 /* Does what was read fit together? Bytes with a right digest can still come from something else than a core. */
 static bool is_possible(const struct gms_core *core)
 {
-    if (!core->options.world_size || core->writer > core->incarnations)
+    if (!core->options.world_size || core->writer > core->incarnations || core->identity_of > core->incarnations)
         return false;
     if (core->serving >= 0 && core->engines[core->serving].role != GMS_ROLE_SERVING)
         return false;

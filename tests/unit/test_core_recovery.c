@@ -386,6 +386,23 @@ static void test_a_group_at_rest_goes_on(void **state)
     cluster_free(c);
 }
 
+/* What the group is outlives its coordinators: an engine that hashes otherwise is still refused (V28). */
+static void test_a_stranger_is_refused_as_before(void **state)
+{
+    struct cluster *c = serving_group(2);
+    struct gms_proposal stranger = cluster_join(500);
+    struct gms_outcome outcome;
+
+    (void)state;
+    cluster_bounce(c, NULL);
+    stranger.fields[4] ^= 0x5eed;
+    outcome = everywhere(c, 2, &stranger);
+    assert_int_equal(outcome.status, GMS_E_MISMATCH);
+    assert_non_null(strstr(outcome.text, "hash seed"));
+    assert_non_null(strstr(outcome.text, "since incarnation 1"));
+    cluster_free(c);
+}
+
 static void test_who_serves_is_told_again(void **state)
 {
     struct cluster *c = serving_group(2);
@@ -795,6 +812,7 @@ int main(void)
         cmocka_unit_test(test_fresh_is_when_nothing_is_there),
         cmocka_unit_test(test_reports_of_another_version_are_refused),
         cmocka_unit_test(test_a_group_at_rest_goes_on),
+        cmocka_unit_test(test_a_stranger_is_refused_as_before),
         cmocka_unit_test(test_who_serves_is_told_again),
         cmocka_unit_test(test_who_is_promoted_is_told_again),
         cmocka_unit_test(test_who_was_retired_meanwhile_must_end),
