@@ -227,8 +227,9 @@ static void engine_said(struct gms_daemon *daemon, struct gms_client *client, st
         struct gms_core_view view;
         gms_core_look(daemon->core, &view);
         enum gms_role role = view.engines[client->engine_id].role;
-        if ((role != GMS_ROLE_PROMOTED && role != GMS_ROLE_SERVING) || /* said again, to a coordinator that is new */
-            view.writer_incarnation != client->incarnation) {
+        bool again = role == GMS_ROLE_SERVING && client->attached_again; /* the coordinator is new, and was not told */
+        client->attached_again = false;
+        if ((role != GMS_ROLE_PROMOTED && !again) || view.writer_incarnation != client->incarnation) {
             refuse(client, id, GMS_E_REFUSED, "READY comes once, after the promotion and the adoption");
             return;
         }
@@ -390,6 +391,7 @@ void gms_daemon_attached(void *context, struct gms_client *client)
         return; /* it was recognised just now */
     gms_member_set_present(member, true);
     client->identity_digest = member->identity_digest;
+    client->attached_again = true;
     if (client->container.kind == 0) /* gms-exec has not said it again yet */
         (void)gms_container_copy(&member->container, &client->container, NULL);
     snprintf(client->endpoint, sizeof client->endpoint, "%s", member->endpoint);

@@ -188,6 +188,16 @@ static json_t *transfers(const struct gms_daemon *daemon)
     return list;
 }
 
+/* How many gms-exec have copies of all that the keeper holds. */
+static uint32_t copy_holders(const struct gms_daemon *daemon)
+{
+    uint32_t count = 0;
+    struct gms_client *client = NULL;
+    while ((client = gms_sessions_next(daemon->sessions, client)) != NULL)
+        count += client->has_copies;
+    return count;
+}
+
 char *gms_daemon_status(struct gms_daemon *daemon)
 {
     const struct gms_config *config = daemon->options.config;
@@ -213,6 +223,7 @@ char *gms_daemon_status(struct gms_daemon *daemon)
     number(root, "descriptors", used);
     number(root, "sessions", gms_sessions_count(daemon->sessions));
     json_object_set_new(root, "keeper", json_boolean(!daemon->keeper_lost));
+    number(root, "copy_holders", copy_holders(daemon));
     number(root, "capacity_bytes", gms_config_capacity(config, daemon->rank));
     number(root, "used_bytes", gms_pools_used_bytes(daemon->pools));
     json_object_set_new(root, "engines", engines(daemon, &view));

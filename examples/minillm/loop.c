@@ -11,7 +11,8 @@
 #include <time.h>
 
 enum { MAX_EXTRA = 1026 };
-static const uint64_t EVENT_MUTE_NS = 1000000000;
+/* Between two looks at the coordinator's descriptor: nothing that it says is urgent to an engine that serves. */
+static const uint64_t EVENT_MUTE_NS = 20000000;
 
 struct loop {
     struct engine *engine;
@@ -21,7 +22,7 @@ struct loop {
     void *payload; /* owned */
     size_t payload_capacity;
     bool asleep;                /* rank 0: the others were told to sleep */
-    uint64_t event_muted_until; /* rank 0: the coordinator's descriptor is not polled before this time */
+    uint64_t event_muted_until; /* the coordinator's descriptor is not polled before this time */
 };
 
 uint32_t loop_max_rows(const struct engine_options *options)
@@ -102,7 +103,6 @@ static int poll_once(struct loop *l, int64_t timeout_ns)
         return EXIT_ASKED_TO_END;
     if (extra[1].revents == 0)
         return 0;
-    /* A descriptor that stays readable (the coordinator is gone) must not make this loop spin. */
     l->event_muted_until = now + EVENT_MUTE_NS;
     return life_event(e);
 }
@@ -153,6 +153,17 @@ static int lead(struct loop *l)
 
 /* ----------------------------------------------------------------------------------------- the other ranks ---- */
 
+/* Lets in what the coordinator says, and is attached again to one that is new. */
+static int look_at_coordinator(struct loop *l)
+{
+    struct pollfd news = {.fd = life_event_fd(l->engine), .events = POLLIN};
+    uint64_t now = monotonic_ns();
+    if (now < l->event_muted_until || news.fd < 0)
+        return 0;
+    l->event_muted_until = now + EVENT_MUTE_NS;
+    return poll(&news, 1, 0) > 0 ? life_event(l->engine) : 0;
+}
+
 static int follow(struct loop *l)
 {
     struct ranks *ranks = l->engine->ranks;
@@ -163,7 +174,11 @@ static int follow(struct loop *l)
         if (header.kind == PLAN_END)
             return 0;
         if (header.kind == PLAN_IDLE) {
-            ranks_sleep(ranks);
+            while (!ranks_sleep(ranks, life_event_fd(l->engine))) {
+                int code = life_event(l->engine);
+                if (code != 0)
+                    return code;
+            }
             continue;
         }
         size_t bytes = plan_payload_bytes(&header);
@@ -174,6 +189,8 @@ static int follow(struct loop *l)
             return no_memory();
         const float *logits;
         int code = execute(l, &logits);
+        if (code == 0)
+            code = look_at_coordinator(l);
         if (code != 0)
             return code;
         struct timespec pause = {.tv_sec = delay / 1000000, .tv_nsec = (long)(delay % 1000000) * 1000};

@@ -214,11 +214,17 @@ void ranks_least_bytes(struct ranks *r, uint8_t *bytes, size_t count)
     complete(r, &request);
 }
 
-void ranks_sleep(struct ranks *r)
+bool ranks_sleep(struct ranks *r, int other_fd)
 {
     r->idle = true;
     if (r->rank == 0 || r->doorbell_count == 0)
-        return;
+        return true;
+    struct pollfd news[2] = {{.fd = r->doorbells[0], .events = POLLIN}, {.fd = other_fd, .events = POLLIN}};
+    while (poll(news, 2, -1) < 0)
+        if (errno != EINTR)
+            return true;
+    if (news[0].revents == 0)
+        return false;
     char ring;
     ssize_t got;
     do
@@ -226,6 +232,7 @@ void ranks_sleep(struct ranks *r)
     while (got < 0 && errno == EINTR);
     if (got != 1)
         ranks_peer_lost(r);
+    return true;
 }
 
 void ranks_ring(struct ranks *r)

@@ -36,8 +36,9 @@ void ranks_gather_floats(void *ranks, const float *mine, float *all, size_t coun
 /* The least of each byte over all ranks, in place. COLLECTIVE. */
 void ranks_least_bytes(struct ranks *ranks, uint8_t *bytes, size_t count);
 
-/* Ranks above 0: returns when rank 0 is about to broadcast. Rank 0: wakes the sleeping ones. */
-void ranks_sleep(struct ranks *ranks);
+/* Ranks above 0: true when rank 0 is about to broadcast; false when `other_fd` (-1: none) is readable before. Rank 0:
+ * wakes the sleeping ones. */
+bool ranks_sleep(struct ranks *ranks, int other_fd);
 void ranks_ring(struct ranks *ranks);
 
 /* Rank 0: the doorbells, to poll along while idle; a hang-up on one is a lost peer. Borrowed; may be none. */

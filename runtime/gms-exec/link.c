@@ -16,7 +16,10 @@ static const uint64_t answer_ns = 5 * GMS_NS_PER_S;
 static const uint64_t backoff_first_ns = 100 * GMS_NS_PER_MS;
 /* Before the rank runs somebody is waiting for us; afterwards nobody is. */
 static const uint64_t backoff_starting_ns = 250 * GMS_NS_PER_MS;
-static const uint64_t backoff_running_ns = 5 * GMS_NS_PER_S;
+static const uint64_t backoff_running_ns = GMS_NS_PER_S / 2;
+/* While a restart of the coordinators may be on its way: they count on us for copies of what they hold. */
+static const uint64_t backoff_soon_ns = 50 * GMS_NS_PER_MS;
+static const uint64_t soon_ns = 10 * GMS_NS_PER_S;
 
 gms_status gms_link_open(struct gms_link *link, const char *run_dir, uint32_t rank, uint32_t engine, const char *launch,
                          int own_pidfd, struct gms_error *ret_error)
@@ -59,11 +62,17 @@ void gms_link_close(struct gms_link *link)
 static enum gms_link_event drop(struct gms_link *link, uint64_t now_ns)
 {
     bool attached = link->state == GMS_LINK_ATTACHED;
+    uint64_t limit_ns;
 
+    if (attached) {
+        link->lost_ns = now_ns;
+        link->backoff_ns = backoff_soon_ns / 2;
+    }
+    limit_ns = link->lost_ns != 0 && now_ns - link->lost_ns < soon_ns ? backoff_soon_ns : link->backoff_limit_ns;
     gms_fd_close(&link->fd);
     link->state = GMS_LINK_DOWN;
     link->deadline_ns = now_ns + link->backoff_ns;
-    link->backoff_ns = link->backoff_ns * 2 < link->backoff_limit_ns ? link->backoff_ns * 2 : link->backoff_limit_ns;
+    link->backoff_ns = link->backoff_ns * 2 < limit_ns ? link->backoff_ns * 2 : limit_ns;
     return attached ? GMS_LINK_LOST : GMS_LINK_NOTHING;
 }
 
@@ -265,6 +274,11 @@ enum gms_link_event gms_link_step(struct gms_link *link, uint64_t now_ns)
         status = gms_channel_receive(link->fd, link->buffer, &message, &error);
         if (status != GMS_OK) {
             break;
+        }
+        if (message.type == GMS_MESSAGE_COPY && link->saved != NULL) {
+            gms_saved_take(link->saved, &message);
+            gms_message_close_fds(&message);
+            continue;
         }
         event = handle(link, &message, now_ns);
         gms_message_close_fds(&message);

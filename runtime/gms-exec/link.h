@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "gms/status.h"
+#include "gms-exec/saved.h"
 #include "wire/message.h"
 
 enum gms_link_state {
@@ -43,8 +44,8 @@ struct gms_link {
     int own_pidfd;      /* borrowed */
     int fd;
     enum gms_link_state state;
-    uint64_t deadline_ns; /* DOWN: next try; else: the answer must be here */
-    uint64_t backoff_ns, backoff_limit_ns;
+    uint64_t deadline_ns;                           /* DOWN: next try; else: the answer must be here */
+    uint64_t backoff_ns, backoff_limit_ns, lost_ns; /* lost_ns: when it was attached last; 0: never */
     uint32_t request_id;
     uint64_t world;
     uint32_t world_size;
@@ -53,6 +54,7 @@ struct gms_link {
     bool offered;
     enum gms_container_kind kind;
     int container, rank_pidfd; /* borrowed */
+    struct gms_saved *saved;   /* borrowed; NULL: what the coordinator wants saved is not */
     void *buffer;              /* owned, GMS_WIRE_MAX_BYTES */
     struct gms_error error;    /* why the last attempt came to nothing */
 };

@@ -38,6 +38,7 @@ static const uint64_t ending_limit_ns = 10 * GMS_NS_PER_S; /* of a rank that was
 struct program {
     struct gms_exec_options options;
     struct gms_link link;
+    struct gms_saved saved;
     struct gms_container container;
     struct gms_spared spared;
     enum gms_guard guard;
@@ -308,6 +309,8 @@ static uint64_t earliest(const struct program *program)
     if (program->phase != PHASE_RUNNING) {
         deadline_ns = program->wait_deadline_ns < deadline_ns ? program->wait_deadline_ns : deadline_ns;
         deadline_ns = program->next_progress_ns < deadline_ns ? program->next_progress_ns : deadline_ns;
+    } else if (program->saved.fd < 0 && program->saved.retry_ns < deadline_ns) {
+        deadline_ns = program->saved.retry_ns;
     }
     return deadline_ns;
 }
@@ -334,6 +337,7 @@ static void run(struct program *program)
             {.fd = program->link.fd, .events = POLLIN},
             {.fd = program->container.control, .events = POLLIN},
             {.fd = program->container.guardian, .events = POLLIN},
+            {.fd = program->saved.fd, .events = POLLIN | POLLRDHUP},
         };
         struct signalfd_siginfo info;
         struct gms_report report;
@@ -342,7 +346,7 @@ static void run(struct program *program)
         if (is_over(program, now_ns)) {
             return;
         }
-        if (poll(ready, 4, gms_clock_poll_ms(earliest(program))) < 0 && errno != EINTR) {
+        if (poll(ready, sizeof ready / sizeof ready[0], gms_clock_poll_ms(earliest(program))) < 0 && errno != EINTR) {
             return;
         }
         /* Reports first: the rank's status must be known before its guardian's end is noticed. */
@@ -368,6 +372,8 @@ static void run(struct program *program)
                 on_link(program, event);
             } while (event != GMS_LINK_NOTHING && program->phase != PHASE_ENDING);
             on_time(program, now_ns);
+            if (program->phase == PHASE_RUNNING && gms_saved_step(&program->saved, now_ns))
+                gms_log(GMS_LOG_NOTICE, "a new keeper was given the copies that are saved here");
         } else {
             gms_fd_close(&program->link.fd);
         }
@@ -402,7 +408,7 @@ static gms_status prepare(struct program *program, struct gms_error *ret_error)
 
 int main(int argc, char **argv)
 {
-    static struct program program = {.container = GMS_CONTAINER_NONE, .signals = -1, .own = -1};
+    static struct program program = {.container = GMS_CONTAINER_NONE, .saved = {.fd = -1}, .signals = -1, .own = -1};
     struct gms_error error;
     char ident[32];
 
@@ -423,6 +429,11 @@ int main(int argc, char **argv)
         gms_log(GMS_LOG_ERROR, "%s", error.text);
         return GMS_EXEC_USAGE;
     }
+    if (gms_saved_open(&program.saved, program.options.run_dir, program.options.rank, &error) != GMS_OK) {
+        gms_log(GMS_LOG_ERROR, "%s", error.text);
+        return GMS_EXEC_USAGE;
+    }
+    program.link.saved = &program.saved;
     run(&program);
     if (program.guardian_ended && !program.guardian_clean) {
         if (program.guard == GMS_GUARD_WALK) {
@@ -434,6 +445,7 @@ int main(int argc, char **argv)
         }
     }
     gms_link_close(&program.link);
+    gms_saved_close(&program.saved);
     gms_container_close(&program.container);
     free(program.spared.pids);
     return program.exit_code;

@@ -55,7 +55,8 @@ static bool was_planned(const struct program *program)
     return access(program->stopped, F_OK) == 0;
 }
 
-static void start_later(struct program *program)
+/* Returns the pause, in ms for the log. */
+static unsigned start_later(struct program *program)
 {
     const struct gms_up_launcher *now = &program->job.now;
     uint64_t now_ns = gms_clock_ns();
@@ -65,6 +66,7 @@ static void start_later(struct program *program)
     program->failures++;
     program->next_start_ns = now_ns + pause_ns;
     program->up_ns = 0;
+    return (unsigned)(pause_ns / GMS_NS_PER_MS);
 }
 
 static const char *end_in_words(int wait_status, char text[64])
@@ -106,10 +108,9 @@ static void job_ended(struct program *program, int wait_status, bool known)
     } else if (program->stopping) {
         give_up(program, GMS_UP_PLANNED);
     } else {
-        start_later(program);
-        gms_log(GMS_LOG_WARNING, "the coordinator job ended (%s); starting it again in %llu ms",
-                known ? end_in_words(wait_status, text) : "its launcher was not ours",
-                (unsigned long long)((program->next_start_ns - gms_clock_ns()) / GMS_NS_PER_MS));
+        unsigned pause_ms = start_later(program);
+        gms_log(GMS_LOG_WARNING, "the coordinator job ended (%s); starting it again in %u ms",
+                known ? end_in_words(wait_status, text) : "its launcher was not ours", pause_ms);
     }
     gms_watch_drop(&program->coordinator);
     gms_up_launcher_over(&program->job, &program->job.now);
@@ -120,9 +121,8 @@ static void coordinator_lost(struct program *program)
 {
     if (was_planned(program) || program->stopping || program->job.now.pid == 0)
         return; /* the launcher's end follows */
-    start_later(program);
-    gms_log(GMS_LOG_WARNING, "the coordinators are gone; starting them again in %llu ms",
-            (unsigned long long)((program->next_start_ns - gms_clock_ns()) / GMS_NS_PER_MS));
+    unsigned pause_ms = start_later(program);
+    gms_log(GMS_LOG_WARNING, "the coordinators are gone; starting them again in %u ms", pause_ms);
     gms_up_job_set_aside(&program->job);
 }
 

@@ -69,6 +69,7 @@ static gms_status parse_engine(const json_t *object, struct drill_status_engine 
     ret_engine->incarnation = read_u64(&reader, "incarnation");
     read_text(&reader, "role", ret_engine->role, sizeof ret_engine->role);
     ret_engine->pid = (int32_t)read_integer(&reader, "pid", 0, INT32_MAX);
+    ret_engine->connected = json_is_true(json_object_get(object, "connected"));
     return reader_end(&reader, ret_error);
 }
 
@@ -156,6 +157,8 @@ gms_status drill_status_parse(const char *json, size_t bytes, struct drill_statu
     read_text(&reader, "deployment", status.deployment, sizeof status.deployment);
     read_text(&reader, "takeover", status.takeover, sizeof status.takeover);
     read_text(&reader, "endpoint", status.endpoint, sizeof status.endpoint);
+    status.keeper = json_is_true(json_object_get(root, "keeper"));
+    status.copy_holders = (uint32_t)json_integer_value(json_object_get(root, "copy_holders"));
     if (result == GMS_OK)
         result = reader_end(&reader, ret_error);
     if (result == GMS_OK)

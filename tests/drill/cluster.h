@@ -19,7 +19,8 @@ struct drill_status_engine {
     uint32_t engine;
     uint64_t incarnation;
     char role[16];
-    int32_t pid; /* as the coordinator sees it; 0: unknown there */
+    int32_t pid;    /* as the coordinator sees it; 0: unknown there */
+    bool connected; /* has a session with this rank now */
 };
 
 struct drill_status_pool {
@@ -43,6 +44,8 @@ struct drill_status {
     uint64_t world, epoch, serving_incarnation;
     char deployment[64], takeover[16];
     int32_t serving_engine; /* -1: nobody */
+    bool keeper;            /* it has one */
+    uint32_t copy_holders;  /* gms-exec that have copies of what the keeper holds */
     char endpoint[DRILL_ENDPOINT_BYTES];
     uint32_t engine_count, pool_count, takeover_count; /* takeovers: the latest DRILL_MAX_TAKEOVERS */
     struct drill_status_engine engines[DRILL_MAX_ENGINES];

@@ -314,16 +314,10 @@ static void allow_mpirun(const char *scratch)
     setenv("OMPI_MCA_btl_sm_backing_directory", scratch, 0);    /* Open MPI 5 */
 }
 
-static gms_status start_coordinators(struct drill_deployment *deployment, struct gms_error *ret_error)
+/* Until every rank answers. */
+static gms_status wait_for_ranks(struct drill_deployment *deployment, struct gms_error *ret_error)
 {
-    char program[DRILL_PATH_BYTES + 16], ranks[16], output[DRILL_PATH_BYTES];
-    snprintf(program, sizeof program, "%s/gms-coord", deployment->plan->bin_dir);
-    snprintf(ranks, sizeof ranks, "%u", deployment->ranks);
-    output_path(deployment, "coord", output);
-    const char *argv[] = {"mpirun", "-n", ranks, "--bind-to", "none", program, "--config", deployment->config, NULL};
-    struct drill_process *process;
-    gms_status status =
-        drill_process_start(&deployment->processes, "coordinators", output, argv, -1, SIGTERM, &process, ret_error);
+    gms_status status = GMS_OK;
     uint64_t deadline_ns = gms_clock_ns() + deployment->plan->timeout_s * GMS_NS_PER_S;
     for (uint32_t rank = 0; status == GMS_OK && rank < deployment->ranks;) {
         struct gms_error error = {0};
@@ -340,6 +334,34 @@ static gms_status start_coordinators(struct drill_deployment *deployment, struct
     return status;
 }
 
+static gms_status start_coordinators(struct drill_deployment *deployment, struct gms_error *ret_error)
+{
+    char program[DRILL_PATH_BYTES + 16], ranks[16], output[DRILL_PATH_BYTES];
+    snprintf(program, sizeof program, "%s/gms-coord", deployment->plan->bin_dir);
+    snprintf(ranks, sizeof ranks, "%u", deployment->ranks);
+    output_path(deployment, "coord", output);
+    const char *argv[] = {"mpirun", "-n", ranks, "--bind-to", "none", program, "--config", deployment->config, NULL};
+    struct drill_process *process;
+    return drill_process_start(&deployment->processes, "coordinators", output, argv, -1, SIGTERM, &process, ret_error);
+}
+
+gms_status drill_deployment_start_up(struct drill_deployment *deployment, struct gms_error *ret_error)
+{
+    char program[DRILL_PATH_BYTES + 16], output[DRILL_PATH_BYTES];
+    snprintf(program, sizeof program, "%s/gms-up", deployment->plan->bin_dir);
+    output_path(deployment, "up", output);
+    const char *argv[] = {program,
+                          "--config",
+                          deployment->config,
+                          "--settled",
+                          "1s",
+                          "--launcher",
+                          "mpirun --oversubscribe --bind-to none",
+                          NULL};
+    struct drill_process *process;
+    return drill_process_start(&deployment->processes, "gms-up", output, argv, -1, SIGTERM, &process, ret_error);
+}
+
 gms_status drill_deployment_start(const struct drill_plan *plan, const char *dir, const char *shared_dir,
                                   const char *word, struct drill_deployment *ret_deployment,
                                   struct gms_error *ret_error)
@@ -354,10 +376,16 @@ gms_status drill_deployment_start(const struct drill_plan *plan, const char *dir
         return gms_fail(ret_error, GMS_E_SYSTEM, "%s cannot be made: %s", dir, strerror(errno));
     allow_mpirun(shared_dir);
     gms_status status = write_config(deployment, word, ret_error);
+    if (status == GMS_OK && plan->under_gms_up) {
+        status = drill_deployment_start_up(deployment, ret_error);
+    } else {
+        if (status == GMS_OK)
+            status = start_keeper(deployment, ret_error);
+        if (status == GMS_OK)
+            status = start_coordinators(deployment, ret_error);
+    }
     if (status == GMS_OK)
-        status = start_keeper(deployment, ret_error);
-    if (status == GMS_OK)
-        status = start_coordinators(deployment, ret_error);
+        status = wait_for_ranks(deployment, ret_error);
     if (status != GMS_OK)
         drill_deployment_stop(deployment);
     return status;
@@ -502,6 +530,9 @@ size_t drill_deployment_stop(struct drill_deployment *deployment)
             if (drill_cluster_shutdown(deployment->run_dir, gms_clock_ns() + 5 * GMS_NS_PER_S, NULL) == GMS_OK)
                 drill_process_wait(process, gms_clock_ns() + 10 * GMS_NS_PER_S);
         }
+        for (size_t i = 0; i < deployment->processes.count; i++) /* gms-up stops the coordinators as planned */
+            if (strcmp(deployment->processes.items[i].name, "gms-up") == 0)
+                drill_process_end(&deployment->processes.items[i], 15000);
         /* Asked nicely a keeper rather keeps its memory; this memory is scratch. */
         for (size_t i = 0; i < deployment->processes.count; i++)
             if (strcmp(deployment->processes.items[i].name, "keeper") == 0)

@@ -36,6 +36,8 @@ struct drill_deployment {
 gms_status drill_deployment_start(const struct drill_plan *plan, const char *dir, const char *shared_dir,
                                   const char *word, struct drill_deployment *ret_deployment,
                                   struct gms_error *ret_error);
+/* Starts gms-up (again: after its death it goes on with what it had started). */
+gms_status drill_deployment_start_up(struct drill_deployment *deployment, struct gms_error *ret_error);
 /* Looks at the running deployment of plan->attach. */
 gms_status drill_deployment_attach(const struct drill_plan *plan, struct drill_deployment *ret_deployment,
                                    struct gms_error *ret_error);

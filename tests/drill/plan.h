@@ -49,6 +49,7 @@ struct drill_plan {
     char json[DRILL_PATH_BYTES];     /* "": no JSON */
     const char *command[DRILL_COMMAND_WORDS + 1]; /* engine command of the command line, borrowed; [0] NULL: none */
     bool keep, dry_run, verbose;
+    bool under_gms_up; /* keeper and coordinators are gms-up's business */
 
     /* what */
     uint32_t ranks;   /* 0: attached, and asked from the deployment when the drill starts */

@@ -171,7 +171,11 @@ gms_status drill_process_start(struct drill_processes *processes, const char *na
                                const char *const *argv, int pass_fd, int death_signal,
                                struct drill_process **ret_process, struct gms_error *ret_error)
 {
-    if (processes->count == DRILL_MAX_PROCESSES)
+    struct drill_process *former = NULL; /* one of the same name that has ended makes room */
+    for (size_t i = 0; i < processes->count; i++)
+        if (processes->items[i].ended && strcmp(processes->items[i].name, name) == 0)
+            former = &processes->items[i];
+    if (former == NULL && processes->count == DRILL_MAX_PROCESSES)
         return gms_fail(ret_error, GMS_E_NO_CAPACITY, "%s: the drill runs at most %d processes", name,
                         DRILL_MAX_PROCESSES);
     int report[2];
@@ -204,7 +208,7 @@ gms_status drill_process_start(struct drill_processes *processes, const char *na
         waitpid(pid, NULL, 0);
         return status;
     }
-    struct drill_process *process = &processes->items[processes->count++];
+    struct drill_process *process = former != NULL ? former : &processes->items[processes->count++];
     memset(process, 0, sizeof *process);
     snprintf(process->name, sizeof process->name, "%s", name);
     snprintf(process->output, sizeof process->output, "%s", output);
