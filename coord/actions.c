@@ -108,8 +108,9 @@ static void prepare(struct gms_daemon *daemon, const struct gms_action *action)
     gms_daemon_push(daemon, &event);
 }
 
-static void keep_session(struct gms_daemon *daemon, uint64_t incarnation, int pidfd)
+void gms_daemon_keep_session(void *context, uint64_t incarnation, int pidfd)
 {
+    struct gms_daemon *daemon = context;
     char name[GMS_KEEPER_NAME_BYTES];
     struct gms_error error;
     snprintf(name, sizeof name, "session/%" PRIu64 "/%u", incarnation, daemon->rank);
@@ -126,7 +127,7 @@ static void admit(struct gms_daemon *daemon, uint32_t engine, uint64_t incarnati
         return;
     if (gms_fence_add(daemon->fence, engine, incarnation, pidfd, container, &error) != GMS_OK)
         gms_daemon_leave(daemon, error.status, error.text); /* an admitted cohort that could not be fenced */
-    keep_session(daemon, incarnation, pidfd);
+    gms_daemon_keep_session(daemon, incarnation, pidfd);
 }
 
 static void welcome_joined(struct gms_daemon *daemon, struct gms_client *client, uint64_t incarnation)

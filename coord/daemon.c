@@ -170,6 +170,7 @@ static void look_after_keeper(struct gms_daemon *daemon)
     daemon->keeper_lost = false;
     gms_log(GMS_LOG_NOTICE, "a keeper is back; it receives copies of everything");
     gms_pools_keep_all(daemon->pools);
+    gms_fence_each_living(daemon->fence, gms_daemon_keep_session, daemon);
 }
 
 /* With the heartbeat: bring the next takeover's index up to date, see to the keeper. */

@@ -59,6 +59,8 @@ void gms_daemon_push_fact(struct gms_daemon *daemon, uint32_t engine, uint64_t i
 /* Applies queued events until there are none, then sets the core's timer. Does nothing when it is running already. */
 void gms_daemon_run_events(struct gms_daemon *daemon);
 
+/* Leaves a copy of the pidfd of an incarnation's rank with the keeper; `context` is the daemon. */
+void gms_daemon_keep_session(void *context, uint64_t incarnation, int pidfd);
 /* Logs and ends this process for restart (or for the operator, if the status is of the group's kind). */
 _Noreturn void gms_daemon_leave(struct gms_daemon *daemon, gms_status status, const char *text);
 

@@ -44,6 +44,14 @@ static struct cohort *find(const struct gms_fence *fence, uint64_t incarnation)
     return NULL;
 }
 
+void gms_fence_each_living(const struct gms_fence *fence, void (*visit)(void *context, uint64_t incarnation, int pidfd),
+                           void *context)
+{
+    for (const struct cohort *cohort = fence->cohorts; cohort != NULL; cohort = cohort->next)
+        if (!gms_pidfd_ended(cohort->pidfd))
+            visit(context, cohort->incarnation, cohort->pidfd);
+}
+
 static void free_cohort(struct cohort *cohort)
 {
     struct event **events[] = {&cohort->timer, &cohort->engine_ended, &cohort->guardian_ended};

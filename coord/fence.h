@@ -45,6 +45,10 @@ void gms_fence_start(struct gms_fence *fence, uint32_t engine, uint64_t incarnat
 /* Closes what is known of it. */
 void gms_fence_forget(struct gms_fence *fence, uint64_t incarnation);
 
+/* Calls `visit` for each known cohort whose engine rank has not ended; `pidfd` is borrowed during the call. */
+void gms_fence_each_living(const struct gms_fence *fence, void (*visit)(void *context, uint64_t incarnation, int pidfd),
+                           void *context);
+
 /* For the status: 0 where unknown. */
 enum gms_fence_state { GMS_FENCE_UNKNOWN, GMS_FENCE_LIVE, GMS_FENCE_KILLED, GMS_FENCE_RETIRED };
 enum gms_fence_state gms_fence_look(const struct gms_fence *fence, uint64_t incarnation, pid_t *ret_pid,

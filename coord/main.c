@@ -52,7 +52,9 @@ static const struct argp_option options[] = {
     {"check", KEY_CHECK, NULL, 0, "Only check the file, without MPI: every error with its line", 0},
     {"help-config", KEY_HELP_CONFIG, NULL, 0, "Describe every setting of the file", 0},
     {"fresh", KEY_FRESH, NULL, 0,
-     "Give up what an earlier coordinator job stored and held; refused while an engine of it runs", 0},
+     "Give up what an earlier coordinator job stored and held; refused while an engine of it runs that the keeper "
+     "knows",
+     0},
     {"log-level", KEY_LOG_LEVEL, "LEVEL", 0, "error, warning, notice (default), info or debug", 1},
     {"log-destination", KEY_LOG_DESTINATION, "WHERE", 0,
      "stderr (default), file:PATH (%r in PATH is the rank; opened anew on SIGHUP) or journald", 1},

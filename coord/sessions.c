@@ -345,8 +345,9 @@ static gms_status greet_engine(struct gms_client *client, struct gms_message *he
     struct gms_sessions *sessions = client->sessions;
     const struct gms_client *other = gms_sessions_engine(sessions, client->engine_id);
     if (other != NULL)
-        return gms_fail(ret_error, GMS_E_BUSY, "engine %u has a session on rank %u already (pid %d)", client->engine_id,
-                        sessions->options.rank, (int)other->pid);
+        return gms_fail(ret_error, GMS_E_BUSY,
+                        "engine %u has a session on rank %u already (pid %d): use another --engine, or end that one",
+                        client->engine_id, sessions->options.rank, (int)other->pid);
     struct gms_offer *offer = &sessions->offers[client->engine_id];
     struct gms_container *container = &offer->container;
     if (container->kind != 0 && gms_pidfd_ended(container->guardian_fd))

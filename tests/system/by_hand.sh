@@ -82,6 +82,20 @@ until [ "$(grep -c 'adopted 4 blocks, 4 found and right' "$work/e1.log")" = 2 ];
 done
 gms-ctl --run-dir "$run" status
 
+echo "== the keeper is killed: the next one is given everything, sessions of living engines too"
+held() {
+    gms-keeper --run-dir "$run" --status 2>/dev/null | sed -n 's/.*"keeper":"[0-9a-f]*","held":\([0-9]*\).*/\1/p'
+}
+before=$(held)
+[ -n "$before" ] || fail "the keeper does not say what it holds"
+kill -KILL "$keeper"
+wait "$keeper" || true
+background keeper2 gms-keeper --run-dir "$run"
+keeper=$last
+until [ "$(held)" = "$before" ]; do
+    kill -0 "$keeper" || fail "the keeper ended"
+done
+
 echo "== the coordinators are killed: the engine serves on, and nothing starts beside it"
 pid=$(gms-ctl --run-dir "$run" --rank 1 status --json | sed -n 's/.*"endpoint":"[^"]*","pid":\([0-9]*\).*/\1/p')
 kill -KILL "$pid"
