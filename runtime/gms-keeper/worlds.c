@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/pidfd.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -15,16 +14,6 @@
 #include "base/fd.h"
 
 enum { PID_FILE_SYSTEM = 0x50494446 }; /* linux/magic.h of 6.9 and later: each process has its own inode there */
-
-bool worlds_is_pidfd(int fd)
-{
-    struct stat status;
-    /* A /proc/PID directory can be signalled too, but never becomes readable at the end of its process. */
-    if (fstat(fd, &status) != 0 || S_ISDIR(status.st_mode))
-        return false;
-    /* EINVAL: a process outside our PID namespace. We cannot end it, but we can see it end. */
-    return pidfd_send_signal(fd, 0, NULL, 0) == 0 || errno == ESRCH || errno == EPERM || errno == EINVAL;
-}
 
 static bool same_process(int a, int b)
 {
