@@ -59,7 +59,6 @@ void gms_daemon_push(struct gms_daemon *daemon, const struct gms_event *event);
 void gms_daemon_push_fact(struct gms_daemon *daemon, uint32_t engine, uint64_t incarnation, enum gms_fact fact);
 /* Applies queued events until there are none, then sets the core's timer. Does nothing when it is running already. */
 void gms_daemon_run_events(struct gms_daemon *daemon);
-
 /* Logs and ends this process for restart (or for the operator, if the status is of the group's kind). */
 _Noreturn void gms_daemon_leave(struct gms_daemon *daemon, gms_status status, const char *text);
 

@@ -61,7 +61,9 @@ static const struct argp_option options[] = {
     {"check", KEY_CHECK, NULL, 0, "Only check the file, without MPI: every error with its line", 0},
     {"help-config", KEY_HELP_CONFIG, NULL, 0, "Describe every setting of the file", 0},
     {"fresh", KEY_FRESH, NULL, 0,
-     "Give up what an earlier coordinator job stored and held; refused while an engine of it runs", 0},
+     "Give up what an earlier coordinator job stored and held; refused while an engine of it runs that the keeper "
+     "knows",
+     0},
     {"accept-store-loss", KEY_ACCEPT_STORE_LOSS, NULL, 0,
      "Where a rank's store is missing, damaged or older than it was, go on from the newest that is left: engines are "
      "ended, KV and weights given up",

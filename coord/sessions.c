@@ -71,13 +71,6 @@ gms_status gms_container_copy(const struct gms_container *container, struct gms_
     return status;
 }
 
-/* A number that is known on both sides tells two processes apart; an unknown one tells nothing. */
-static bool same_process(int pidfd, int other)
-{
-    pid_t pid = gms_pidfd_pid(pidfd);
-    return pid > 0 && pid == gms_pidfd_pid(other);
-}
-
 gms_status gms_sessions_offer_container(struct gms_sessions *sessions, const struct gms_client *exec,
                                         struct gms_container *container, struct gms_error *ret_error)
 {
@@ -90,7 +83,7 @@ gms_status gms_sessions_offer_container(struct gms_sessions *sessions, const str
     if (gms_pidfd_ended(container->guardian_fd))
         return gms_fail(ret_error, GMS_E_INVALID, "the guardian of CONTAINER has ended: it contains nobody");
     if (engine != NULL && engine->container.kind != 0 &&
-        same_process(engine->container.guardian_fd, container->guardian_fd)) {
+        gms_pidfd_same(engine->container.guardian_fd, container->guardian_fd)) {
         gms_container_close(container); /* a repetition, of what its engine has taken already */
         return GMS_OK;
     }
@@ -354,8 +347,9 @@ static gms_status greet_engine(struct gms_client *client, struct gms_message *he
     struct gms_sessions *sessions = client->sessions;
     const struct gms_client *other = gms_sessions_engine(sessions, client->engine_id);
     if (other != NULL)
-        return gms_fail(ret_error, GMS_E_BUSY, "engine %u has a session on rank %u already (pid %d)", client->engine_id,
-                        sessions->options.rank, (int)other->pid);
+        return gms_fail(ret_error, GMS_E_BUSY,
+                        "engine %u has a session on rank %u already (pid %d): use another --engine, or end that one",
+                        client->engine_id, sessions->options.rank, (int)other->pid);
     struct gms_offer *offer = &sessions->offers[client->engine_id];
     struct gms_container *container = &offer->container;
     if (container->kind != 0 && gms_pidfd_ended(container->guardian_fd))

@@ -477,7 +477,8 @@ static bool join_is_compatible(struct gms_core *core, uint32_t engine, const str
         gms_text_add(&text, ", the group has ");
         gms_text_hex(&text, core->identity[i]);
         gms_text_count(&text, " since incarnation ", core->identity_of);
-        gms_text_add(&text, "; start it with the same settings");
+        gms_text_add(&text, i == 0 ? "; start it with the same model, dtype, KV layout, hash and block size"
+                                   : "; start it with the same settings"); /* field 0 is a digest of those */
         gms_core_decide(core, engine, &outcome);
         return false;
     }

@@ -150,36 +150,26 @@ gms_status gms_pidfd_open(pid_t pid, int *ret_fd, struct gms_error *ret_error)
     return GMS_OK;
 }
 
-/* What the kernel says of a pidfd, and of no other kind of descriptor; false: it says nothing. */
-static bool pidfd_info(int fd, pid_t *ret_pid)
+pid_t gms_pidfd_pid(int pidfd)
 {
     char path[64];
     char text[1024];
-
-    snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
-    int info = open(path, O_RDONLY | O_CLOEXEC);
-    if (info < 0) {
-        return false;
-    }
-    const ssize_t bytes = read(info, text, sizeof(text) - 1);
-    gms_fd_close(&info);
-    if (bytes <= 0) {
-        return false;
-    }
-    text[bytes] = '\0';
-    const char *line = strstr(text, "\nPid:");
-    if (!line) {
-        return false;
-    }
-    *ret_pid = (pid_t)strtol(line + 5, NULL, 10);
-    return true;
-}
-
-pid_t gms_pidfd_pid(int pidfd)
-{
     pid_t pid = 0; /* what cannot be read is unknown, and unknown is never dead */
 
-    (void)pidfd_info(pidfd, &pid);
+    snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", pidfd);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return 0;
+    }
+    const ssize_t bytes = read(fd, text, sizeof(text) - 1);
+    gms_fd_close(&fd);
+    if (bytes > 0) {
+        text[bytes] = '\0';
+        const char *line = strstr(text, "\nPid:");
+        if (line) {
+            pid = (pid_t)strtol(line + 5, NULL, 10);
+        }
+    }
     return pid < 0 ? -1 : pid;
 }
 
@@ -198,9 +188,14 @@ bool gms_pidfd_same(int a, int b)
 
 bool gms_pidfd_is(int fd)
 {
-    pid_t pid;
+    struct stat info;
 
-    return pidfd_info(fd, &pid);
+    /* A /proc/PID directory can be signalled too, but is readable always and never says that its process has ended. */
+    if (fstat(fd, &info) != 0 || S_ISDIR(info.st_mode)) {
+        return false;
+    }
+    /* EINVAL: a process outside our PID namespace. We cannot end it, but we can see it end. */
+    return pidfd_send_signal(fd, 0, NULL, 0) == 0 || errno == ESRCH || errno == EPERM || errno == EINVAL;
 }
 
 bool gms_pidfd_signal(int pidfd, int signal)

@@ -288,10 +288,11 @@ static void on_time(struct program *program, uint64_t now_ns)
         return;
     }
     if (now_ns >= program->wait_deadline_ns) {
-        gms_log(GMS_LOG_ERROR,
-                "no coordinator for rank %u within --wait: %s. Is gms-coord running with this run directory?",
-                program->options.rank,
-                program->link.error.text[0] != '\0' ? program->link.error.text : program->link.path);
+        gms_log(
+            GMS_LOG_ERROR,
+            "no coordinator for rank %u within --wait: %s. Is gms-coord running with this run directory, and does the "
+            "deployment have that rank?",
+            program->options.rank, program->link.error.text[0] != '\0' ? program->link.error.text : program->link.path);
         end(program, GMS_EXEC_NO_COORDINATOR);
     } else if (now_ns >= program->next_progress_ns) {
         report_progress(program, now_ns);

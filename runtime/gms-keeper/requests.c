@@ -87,7 +87,7 @@ static bool request_world(struct server *server, struct server_client *client, s
         gms_fail(error, GMS_E_INVALID, "rank %u of %u ranks; 1 to %d ranks, counted from 0", rank, size, GMS_MAX_RANKS);
         return server_reply_status(server, client, message->request_id, error);
     }
-    pid = message->fd_count == 1 && worlds_is_pidfd(message->fds[0]) ? gms_pidfd_pid(message->fds[0]) : -2;
+    pid = message->fd_count == 1 && gms_pidfd_is(message->fds[0]) ? gms_pidfd_pid(message->fds[0]) : -2;
     /* What may later be ended must be the one that asks, and never this keeper. */
     if (pid == -2 || pid == getpid() || (pid > 0 && client->pid > 0 && pid != client->pid)) {
         gms_fail(error, GMS_E_INVALID, "a world token needs the pidfd of the process that asks for it");

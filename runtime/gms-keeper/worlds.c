@@ -6,22 +6,10 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/pidfd.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fd.h"
-
-bool worlds_is_pidfd(int fd)
-{
-    struct stat status;
-    /* A /proc/PID directory can be signalled too, but never becomes readable at the end of its process. */
-    if (fstat(fd, &status) != 0 || S_ISDIR(status.st_mode))
-        return false;
-    /* EINVAL: a process outside our PID namespace. We cannot end it, but we can see it end. */
-    return pidfd_send_signal(fd, 0, NULL, 0) == 0 || errno == ESRCH || errno == EPERM || errno == EINVAL;
-}
 
 static gms_status make_token(uint64_t *ret_token, struct gms_error *ret_error)
 {

@@ -48,9 +48,6 @@ struct worlds {
     size_t count, capacity;
 };
 
-/* Is this descriptor a pidfd? */
-bool worlds_is_pidfd(int fd);
-
 /*
  * A request for the token of (world, rank). Takes ownership of `pidfd` when OK or AGAIN is returned.
  *   OK             granted, or granted before to the same process; *ret_seat has token and mirror

@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 
-enum { POLL_MS = 20, LAST_WORDS = 240 };
+enum { POLL_MS = 20, LAST_WORDS = 240, LAST_WORDS_SEARCHED = 8192 };
 
 static const char builtin_config[] = "deployment = \"drill\";\n"
                                      "run_dir = \"/\";\n"
@@ -117,16 +117,25 @@ static gms_status write_config(struct drill_deployment *deployment, const char *
 
 /* ------------------------------------------------------------------------------------------------- waiting ---- */
 
-/* The end of a process's output, on one line. */
+/* The last error in a process's output, else the end of it, on one line: a launcher has its own say after the ranks'.
+ */
 static void last_words(const char *path, char *ret_text, size_t bytes)
 {
-    ret_text[0] = '\0';
+    char tail[LAST_WORDS_SEARCHED];
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     off_t size = fd >= 0 ? lseek(fd, 0, SEEK_END) : 0;
-    ssize_t length =
-        size > 0 ? pread(fd, ret_text, bytes - 1, size > (off_t)bytes - 1 ? size - (off_t)bytes + 1 : 0) : 0;
+    off_t begin = size > (off_t)sizeof tail - 1 ? size - (off_t)sizeof tail + 1 : 0;
+    ssize_t length = size > 0 ? pread(fd, tail, sizeof tail - 1, begin) : 0;
     gms_fd_close(&fd);
-    ret_text[length > 0 ? length : 0] = '\0';
+    tail[length > 0 ? length : 0] = '\0';
+    size_t end = strlen(tail);
+    const char *from = end >= bytes ? tail + end - bytes + 1 : tail;
+    for (const char *error = strstr(tail, " error: "); error != NULL; error = strstr(error + 1, " error: "))
+        for (from = error; from > tail && from[-1] != '\n';)
+            from--;
+    size_t words = strnlen(from, bytes - 1);
+    memcpy(ret_text, from, words);
+    ret_text[words] = '\0';
     for (char *at = ret_text; *at != '\0'; at++)
         if (*at == '\n')
             *at = ' ';
@@ -314,6 +323,9 @@ static void allow_mpirun(const char *scratch)
     setenv("OMPI_MCA_btl_sm_backing_directory", scratch, 0);    /* Open MPI 5 */
 }
 
+/* A launcher passes on what its ranks print late, and drops it when it ends the job: exactly when it is wanted. */
+static const char errors_to_file[] = "exec \"$@\" 2>>\"$0\"";
+
 /* Until every rank answers. */
 static gms_status wait_for_ranks(struct drill_deployment *deployment, struct gms_error *ret_error)
 {
@@ -340,7 +352,8 @@ static gms_status start_coordinators(struct drill_deployment *deployment, struct
     snprintf(program, sizeof program, "%s/gms-coord", deployment->plan->bin_dir);
     snprintf(ranks, sizeof ranks, "%u", deployment->ranks);
     output_path(deployment, "coord", output);
-    const char *argv[] = {"mpirun", "-n", ranks, "--bind-to", "none", program, "--config", deployment->config, NULL};
+    const char *argv[] = {"mpirun", "-n",    ranks,      "--bind-to",        "none", "sh", "-c", errors_to_file,
+                          output,   program, "--config", deployment->config, NULL};
     struct drill_process *process;
     return drill_process_start(&deployment->processes, "coordinators", output, argv, -1, SIGTERM, &process, ret_error);
 }
@@ -406,9 +419,9 @@ gms_status drill_deployment_launch(struct drill_deployment *deployment, uint32_t
     char file[32];
     snprintf(file, sizeof file, "engine%u", engine);
     output_path(deployment, file, output);
-    const char *const launch[] = {"mpirun",   "-n",    ranks,       "--bind-to",
-                                  "none",     program, "--run-dir", deployment->run_dir,
-                                  "--engine", number,  "--"};
+    const char *const launch[] = {"mpirun",   "-n",           ranks,  "--bind-to", "none",      "sh",
+                                  "-c",       errors_to_file, output, program,     "--run-dir", deployment->run_dir,
+                                  "--engine", number,         "--"};
     for (size_t i = 0; i < sizeof launch / sizeof launch[0]; i++)
         argv[count++] = launch[i];
     for (size_t i = 0; deployment->engine_words[i] != NULL; i++) {

@@ -87,6 +87,56 @@ static void test_busy(void **state)
     cluster_stop(&cluster);
 }
 
+/* ---------------------------------------------------------------------------------------------------- another -- */
+
+/* Attaches weights that are 4 KiB larger on one rank, if its argument says so: only that rank can know. */
+static gms_status attach(struct engine_rank *rank, struct gms_error *error)
+{
+    struct gms_pool_description description = {.name = "weights", .kind = GMS_POOL_WEIGHTS, .bytes = WEIGHTS};
+    gms_session *session = NULL;
+    gms_pool *weights = NULL;
+    struct gms_membership membership;
+    gms_status status = rank_open(rank, &session, error);
+    if (status == GMS_OK)
+        status = rank_join(session, rank, &membership, error);
+    if (status == GMS_OK && rank->argument == 0)
+        status = rank_attach_weights(session, &weights, error);
+    if (status != GMS_OK)
+        return status;
+    if (rank->argument != 0) {
+        struct gms_error told = {.status = GMS_OK};
+        if (rank->rank == BUSY_RANK)
+            description.bytes += 4096;
+        rank->values[0] = (uint64_t)gms_pool_attach(session, &description, &weights, &told);
+        rank->error_rank = told.rank;
+        memcpy(rank->text, told.text, sizeof rank->text);
+    }
+    rank_at(rank, AT_REFUSED);
+    rank_gate(rank, GATE_END);
+    gms_close(session);
+    return GMS_OK;
+}
+
+static void test_other_size(void **state)
+{
+    struct cluster cluster;
+    struct engine first, second;
+    (void)state;
+    cluster_start(&cluster, &(struct cluster_options){.ranks = RANKS});
+    engine_start(&first, &cluster, 0, "a", attach, 0);
+    assert_true(engine_reached(&first, AT_REFUSED, HARNESS_DEADLINE_MS));
+    engine_start(&second, &cluster, 1, "b", attach, 1);
+    assert_true(engine_reached(&second, AT_REFUSED, HARNESS_DEADLINE_MS));
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        assert_int_equal(second.ranks[rank].values[0], GMS_E_MISMATCH);
+        assert_int_equal(second.ranks[rank].error_rank, BUSY_RANK);
+        assert_string_equal(second.ranks[rank].text, second.ranks[0].text);
+    }
+    engine_finish(&first);
+    engine_finish(&second);
+    cluster_stop(&cluster);
+}
+
 /* ------------------------------------------------------------------------------------------------------- hook -- */
 
 static gms_status serve(struct engine_rank *rank, struct gms_error *error)
@@ -150,6 +200,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_busy),
+        cmocka_unit_test(test_other_size),
         cmocka_unit_test(test_hook),
     };
     return cmocka_run_group_tests_name("coord_publish", tests, NULL, NULL);

@@ -212,6 +212,21 @@ static void test_own_sleep(void **state)
     end();
 }
 
+/* Nor when the whole machine stood still: nobody beat meanwhile, and that proves nothing. */
+static void test_all_slept(void **state)
+{
+    (void)state;
+    begin(20);
+    run_for(7, 100);
+    usleep(300 * 1000); /* the standstill is the point */
+    for (int i = 0; i < 3; i++)
+        turn(0);
+    assert_string_equal(ranks[0].lost, "");
+    run_for(7, 200);
+    assert_string_equal(ranks[0].lost, "");
+    end();
+}
+
 static void test_missing_rank(void **state)
 {
     struct gms_error error;
@@ -236,8 +251,9 @@ static void test_missing_rank(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rings), cmocka_unit_test(test_full),      cmocka_unit_test(test_closed),
-        cmocka_unit_test(test_beats), cmocka_unit_test(test_own_sleep), cmocka_unit_test(test_missing_rank),
+        cmocka_unit_test(test_rings),        cmocka_unit_test(test_full),      cmocka_unit_test(test_closed),
+        cmocka_unit_test(test_beats),        cmocka_unit_test(test_own_sleep), cmocka_unit_test(test_all_slept),
+        cmocka_unit_test(test_missing_rank),
     };
     return cmocka_run_group_tests_name("doorbell", tests, NULL, NULL);
 }

@@ -54,6 +54,11 @@ background() { # log command...
     jobs="$jobs $last"
 }
 
+deadline=$(($(date +%s) + 90)) # below CTest's, so that what was started is ended here
+in_time() { # what
+    [ "$(date +%s)" -lt "$deadline" ] || fail "$1: not within 90 s of the start"
+}
+
 expect() { # file text
     grep -qF -- "$2" "$work/$1.log" || fail "$1.log lacks \"$2\""
 }
@@ -66,6 +71,7 @@ background keeper gms-keeper --run-dir "$run"
 keeper=$last
 until gms-keeper --run-dir "$run" --status >"$work/asked.log" 2>&1; do
     kill -0 "$keeper" || fail "the keeper ended"
+    in_time "a keeper"
 done
 background coord mpirun -n 2 gms-coord --config "$work/my.cfg"
 gms-ctl --run-dir "$run" wait up
@@ -76,23 +82,39 @@ e1=$last
 gms-ctl --run-dir "$run" wait standby
 gms-ctl --run-dir "$run" takeover 0
 # Right after the order the old one may still be named.
-until gms-ctl --run-dir "$run" wait serving | grep -q "engine 1 serves"; do :; done
+until gms-ctl --run-dir "$run" wait serving | grep -q "engine 1 serves"; do in_time "engine 1 serves"; done
 until [ "$(grep -c 'adopted 4 blocks, 4 found and right' "$work/e1.log")" = 2 ]; do
     kill -0 "$e1" || fail "engine 1 ended"
+    in_time "blocks adopted"
 done
 gms-ctl --run-dir "$run" status
+
+echo "== the keeper is killed: the next one is given everything, sessions of living engines too"
+held() {
+    gms-keeper --run-dir "$run" --status 2>/dev/null | sed -n 's/.*"keeper":"[0-9a-f]*","held":\([0-9]*\).*/\1/p'
+}
+before=$(held)
+[ -n "$before" ] || fail "the keeper does not say what it holds"
+kill -KILL "$keeper"
+wait "$keeper" || true
+background keeper2 gms-keeper --run-dir "$run"
+keeper=$last
+until [ "$(held)" = "$before" ]; do
+    kill -0 "$keeper" || fail "the keeper ended"
+    in_time "everything at the next keeper"
+done
 
 echo "== the coordinators are killed: the engine serves on, and nothing starts beside it"
 pid=$(gms-ctl --run-dir "$run" --rank 1 status --json | sed -n 's/.*"endpoint":"[^"]*","pid":\([0-9]*\).*/\1/p')
 kill -KILL "$pid"
-until ! gms-ctl --run-dir "$run" wait up --timeout 100ms >"$work/asked.log" 2>&1; do :; done
+until ! gms-ctl --run-dir "$run" wait up --timeout 100ms >"$work/asked.log" 2>&1; do in_time "the end of the coordinators"; done
 gms-ctl --run-dir "$run" status >"$work/alone.log" && fail "status without coordinators is not 0"
 expect alone "NO COORDINATOR ANSWERS"
 start() { # code text option...
     code=$1 text=$2
     shift 2
     set +e
-    mpirun -n 2 gms-coord --config "$work/my.cfg" "$@" >"$work/start.log" 2>&1
+    timeout 30 mpirun -n 2 gms-coord --config "$work/my.cfg" "$@" >"$work/start.log" 2>&1
     got=$?
     set -e
     [ "$got" = "$code" ] || fail "gms-coord $* ended with $got, not $code"
