@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "pools.h"
+#include "pools_state.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,47 +10,6 @@
 #include "base/log.h"
 #include "gms-keeper/client.h"
 #include "maps.h"
-#include "vmm/vmm.h"
-
-struct pool {
-    bool used;
-    char name[GMS_NAME_BYTES];
-    uint32_t kind, slot_count;
-    uint64_t bytes, block_bytes; /* bytes as asked for */
-    uint64_t creator;
-    struct gms_vmm_handle memory; /* bytes rounded up to the granularity: what counts against the capacity */
-    bool published, frozen;
-    void *manifest; /* owned */
-    uint32_t manifest_bytes;
-    struct gms_directory_index *index; /* KV: for the next takeover */
-    uint64_t index_changes;            /* the source's change count at the last refresh */
-    uint64_t index_source, index_successor;
-};
-
-/* The directories of one incarnation; the pointers are what the directory's calls want. */
-struct owner {
-    struct owner *next;
-    uint64_t incarnation;
-    struct gms_directory *directories[GMS_MAX_POOLS];
-};
-
-/* What an engine's operation has made and nobody has decided on yet. */
-struct tentative {
-    enum gms_operation kind; /* NONE: nothing */
-    uint32_t pool_index;
-    bool creates;
-    struct pool pool; /* creates: it; publish: only the manifest */
-    struct gms_directory *directory;
-};
-
-struct gms_pools {
-    struct gms_pools_options options;
-    char deployment[GMS_NAME_BYTES];
-    const struct gms_vmm *vmm;
-    struct pool pools[GMS_MAX_POOLS];
-    struct owner *owners;
-    struct tentative tentatives[GMS_MAX_ENGINES];
-};
 
 /* -------------------------------------------------------------------------------------------------- helpers --- */
 
@@ -63,7 +22,7 @@ static void free_directory(struct gms_directory **directory)
     *directory = NULL;
 }
 
-static void free_pool(struct gms_pools *pools, struct pool *pool)
+static void free_pool(struct gms_pools *pools, struct gms_pool_entry *pool)
 {
     pools->vmm->release(&pool->memory);
     gms_directory_index_free(pool->index);
@@ -72,9 +31,9 @@ static void free_pool(struct gms_pools *pools, struct pool *pool)
     pool->memory.fd = -1;
 }
 
-static struct owner *find_owner(const struct gms_pools *pools, uint64_t incarnation)
+struct gms_pool_owner *gms_pools_owner(const struct gms_pools *pools, uint64_t incarnation)
 {
-    for (struct owner *owner = pools->owners; owner != NULL; owner = owner->next)
+    for (struct gms_pool_owner *owner = pools->owners; owner != NULL; owner = owner->next)
         if (owner->incarnation == incarnation)
             return owner;
     return NULL;
@@ -109,14 +68,14 @@ static void directory_key(const struct gms_pools *pools, uint64_t incarnation, c
 
 static void keep_pool(struct gms_pools *pools, uint32_t index)
 {
-    const struct pool *pool = &pools->pools[index];
+    const struct gms_pool_entry *pool = &pools->pools[index];
     const uint64_t meta[] = {index, pool->kind, pool->slot_count, pool->block_bytes, pool->bytes, pool->creator};
     char key[GMS_KEEPER_NAME_BYTES];
     pool_key(pools, pool->name, key);
     keep(pools, key, pool->memory.fd, meta, sizeof meta);
 }
 
-static void keep_directory(struct gms_pools *pools, const struct owner *owner, uint32_t index)
+static void keep_directory(struct gms_pools *pools, const struct gms_pool_owner *owner, uint32_t index)
 {
     char key[GMS_KEEPER_NAME_BYTES];
     directory_key(pools, owner->incarnation, pools->pools[index].name, key);
@@ -129,13 +88,13 @@ void gms_pools_keep_all(struct gms_pools *pools)
         if (!pools->pools[index].used)
             continue;
         keep_pool(pools, index);
-        for (const struct owner *owner = pools->owners; owner != NULL; owner = owner->next)
+        for (const struct gms_pool_owner *owner = pools->owners; owner != NULL; owner = owner->next)
             if (owner->directories[index] != NULL)
                 keep_directory(pools, owner, index);
     }
 }
 
-static void drop_directory(struct gms_pools *pools, struct owner *owner, uint32_t index)
+static void drop_directory(struct gms_pools *pools, struct gms_pool_owner *owner, uint32_t index)
 {
     if (owner->directories[index] == NULL)
         return;
@@ -147,11 +106,11 @@ static void drop_directory(struct gms_pools *pools, struct owner *owner, uint32_
 
 static void drop_pool(struct gms_pools *pools, uint32_t index)
 {
-    struct pool *pool = &pools->pools[index];
+    struct gms_pool_entry *pool = &pools->pools[index];
     if (!pool->used)
         return;
     char key[GMS_KEEPER_NAME_BYTES];
-    for (struct owner *owner = pools->owners; owner != NULL; owner = owner->next)
+    for (struct gms_pool_owner *owner = pools->owners; owner != NULL; owner = owner->next)
         drop_directory(pools, owner, index);
     pool_key(pools, pool->name, key);
     unkeep(pools, key);
@@ -183,7 +142,7 @@ void gms_pools_close(struct gms_pools *pools)
     for (uint32_t engine = 0; engine < GMS_MAX_ENGINES; engine++)
         gms_pools_abort(pools, engine);
     while (pools->owners != NULL) {
-        struct owner *next = pools->owners->next;
+        struct gms_pool_owner *next = pools->owners->next;
         for (uint32_t index = 0; index < GMS_MAX_POOLS; index++)
             free_directory(&pools->owners->directories[index]);
         free(pools->owners);
@@ -254,7 +213,7 @@ static gms_status asked_bytes(const struct gms_call *call, uint64_t *ret_bytes, 
 }
 
 static gms_status prepare_create(struct gms_pools *pools, const struct gms_pools_caller *caller,
-                                 const struct gms_call *call, struct tentative *tentative, uint64_t bytes,
+                                 const struct gms_call *call, struct gms_pool_tentative *tentative, uint64_t bytes,
                                  uint64_t detail[2], struct gms_error *ret_error)
 {
     uint64_t granularity = pools->vmm->granularity_bytes;
@@ -271,7 +230,7 @@ static gms_status prepare_create(struct gms_pools *pools, const struct gms_pools
                         "raise memory.capacity",
                         call->proposal.pool, rounded, available, capacity, pools->options.rank);
     }
-    struct pool *pool = &tentative->pool;
+    struct gms_pool_entry *pool = &tentative->pool;
     memset(pool, 0, sizeof *pool);
     pool->memory.fd = -1;
     snprintf(pool->name, sizeof pool->name, "%s", call->proposal.pool);
@@ -294,7 +253,7 @@ static gms_status prepare_create(struct gms_pools *pools, const struct gms_pools
 static gms_status prepare_attach(struct gms_pools *pools, const struct gms_call *call, uint32_t pool_index,
                                  uint64_t bytes, uint64_t detail[2], struct gms_error *ret_error)
 {
-    struct pool *pool = &pools->pools[pool_index];
+    struct gms_pool_entry *pool = &pools->pools[pool_index];
     const char *name = call->proposal.pool;
     if (!pool->used || strcmp(pool->name, name) != 0)
         return gms_fail(ret_error, GMS_E_NOT_FOUND, "pool %s is not on rank %u", name, pools->options.rank);
@@ -327,10 +286,10 @@ static bool note_pid(void *context, pid_t pid)
 }
 
 static gms_status prepare_publish(struct gms_pools *pools, const struct gms_pools_caller *caller,
-                                  const struct gms_call *call, struct tentative *tentative, uint64_t detail[2],
+                                  const struct gms_call *call, struct gms_pool_tentative *tentative, uint64_t detail[2],
                                   struct gms_error *ret_error)
 {
-    const struct pool *pool = &pools->pools[tentative->pool_index];
+    const struct gms_pool_entry *pool = &pools->pools[tentative->pool_index];
     const char *name = call->proposal.pool;
     if (!pool->used || strcmp(pool->name, name) != 0)
         return gms_fail(ret_error, GMS_E_NOT_FOUND, "pool %s is not on rank %u", name, pools->options.rank);
@@ -363,7 +322,7 @@ gms_status gms_pools_prepare(struct gms_pools *pools, const struct gms_pools_cal
                              const struct gms_call *call, uint32_t pool_index, bool create, uint64_t ret_detail[2],
                              struct gms_error *ret_error)
 {
-    struct tentative *tentative = &pools->tentatives[caller->engine];
+    struct gms_pool_tentative *tentative = &pools->tentatives[caller->engine];
     enum gms_operation kind = (enum gms_operation)call->proposal.key.kind;
     ret_detail[0] = ret_detail[1] = 0;
     gms_pools_abort(pools, caller->engine);
@@ -393,7 +352,7 @@ gms_status gms_pools_prepare(struct gms_pools *pools, const struct gms_pools_cal
 
 void gms_pools_abort(struct gms_pools *pools, uint32_t engine)
 {
-    struct tentative *tentative = &pools->tentatives[engine];
+    struct gms_pool_tentative *tentative = &pools->tentatives[engine];
     free_pool(pools, &tentative->pool);
     free_directory(&tentative->directory);
     tentative->kind = GMS_OPERATION_NONE;
@@ -403,10 +362,10 @@ void gms_pools_abort(struct gms_pools *pools, uint32_t engine)
 /* --------------------------------------------------------------------------------------------------- commit --- */
 
 static gms_status commit_allocate(struct gms_pools *pools, const struct gms_pools_caller *caller,
-                                  struct tentative *tentative, struct gms_error *ret_error)
+                                  struct gms_pool_tentative *tentative, struct gms_error *ret_error)
 {
     uint32_t index = tentative->pool_index;
-    struct owner *owner = find_owner(pools, caller->incarnation);
+    struct gms_pool_owner *owner = gms_pools_owner(pools, caller->incarnation);
     if (owner == NULL) {
         owner = calloc(1, sizeof *owner);
         if (owner == NULL)
@@ -433,7 +392,7 @@ static gms_status commit_allocate(struct gms_pools *pools, const struct gms_pool
     return GMS_OK;
 }
 
-static gms_status freeze(struct gms_pools *pools, struct pool *pool, struct gms_error *ret_error)
+static gms_status freeze(struct gms_pools *pools, struct gms_pool_entry *pool, struct gms_error *ret_error)
 {
     if (!pool->used || !pool->published || pool->frozen)
         return GMS_OK;
@@ -451,14 +410,14 @@ void gms_pools_freeze_pending(struct gms_pools *pools)
 gms_status gms_pools_commit(struct gms_pools *pools, const struct gms_pools_caller *caller,
                             const struct gms_outcome *outcome, const char *pool_name, struct gms_error *ret_error)
 {
-    struct tentative *tentative = &pools->tentatives[caller->engine];
+    struct gms_pool_tentative *tentative = &pools->tentatives[caller->engine];
     enum gms_operation kind = (enum gms_operation)outcome->key.kind;
     gms_status status = GMS_OK;
     if (kind == GMS_OPERATION_ALLOCATE || kind == GMS_OPERATION_PUBLISH) {
         if (tentative->kind != kind || tentative->pool_index != outcome->pool_index)
             return gms_fail(ret_error, GMS_E_DIVERGED, "%s of pool %s was agreed, but rank %u has not prepared it",
                             gms_operation_name(kind), pool_name, pools->options.rank);
-        struct pool *pool = &pools->pools[tentative->pool_index];
+        struct gms_pool_entry *pool = &pools->pools[tentative->pool_index];
         if (kind == GMS_OPERATION_ALLOCATE) {
             status = commit_allocate(pools, caller, tentative, ret_error);
         } else {
@@ -469,7 +428,7 @@ gms_status gms_pools_commit(struct gms_pools *pools, const struct gms_pools_call
             status = freeze(pools, pool, ret_error);
         }
     } else if (kind == GMS_OPERATION_RELEASE && outcome->pool_index < GMS_MAX_POOLS) {
-        struct owner *owner = find_owner(pools, caller->incarnation);
+        struct gms_pool_owner *owner = gms_pools_owner(pools, caller->incarnation);
         if (owner != NULL)
             drop_directory(pools, owner, outcome->pool_index);
         if (outcome->freed)
@@ -481,10 +440,10 @@ gms_status gms_pools_commit(struct gms_pools *pools, const struct gms_pools_call
 
 void gms_pools_forget(struct gms_pools *pools, uint64_t incarnation)
 {
-    for (struct owner **link = &pools->owners; *link != NULL; link = &(*link)->next) {
+    for (struct gms_pool_owner **link = &pools->owners; *link != NULL; link = &(*link)->next) {
         if ((*link)->incarnation != incarnation)
             continue;
-        struct owner *owner = *link;
+        struct gms_pool_owner *owner = *link;
         *link = owner->next;
         for (uint32_t index = 0; index < GMS_MAX_POOLS; index++)
             drop_directory(pools, owner, index);
@@ -492,7 +451,7 @@ void gms_pools_forget(struct gms_pools *pools, uint64_t incarnation)
         break;
     }
     for (uint32_t index = 0; index < GMS_MAX_POOLS; index++) {
-        const struct pool *pool = &pools->pools[index];
+        const struct gms_pool_entry *pool = &pools->pools[index];
         if (pool->used && pool->kind == GMS_POOL_WEIGHTS && !pool->published && pool->creator == incarnation)
             drop_pool(pools, index);
     }
@@ -504,7 +463,7 @@ bool gms_pools_look(const struct gms_pools *pools, uint32_t index, struct gms_po
 {
     if (index >= GMS_MAX_POOLS || !pools->pools[index].used)
         return false;
-    const struct pool *pool = &pools->pools[index];
+    const struct gms_pool_entry *pool = &pools->pools[index];
     *ret_view = (struct gms_pool_view){.name = pool->name,
                                        .kind = pool->kind,
                                        .index = index,
@@ -521,114 +480,6 @@ bool gms_pools_look(const struct gms_pools *pools, uint32_t index, struct gms_po
 
 struct gms_directory *gms_pools_directory(const struct gms_pools *pools, uint64_t incarnation, uint32_t index)
 {
-    const struct owner *owner = find_owner(pools, incarnation);
+    const struct gms_pool_owner *owner = gms_pools_owner(pools, incarnation);
     return owner != NULL && index < GMS_MAX_POOLS ? owner->directories[index] : NULL;
-}
-
-/* ------------------------------------------------------------------------------------------------- takeover --- */
-
-void gms_pools_refresh(struct gms_pools *pools, uint64_t source, uint64_t successor)
-{
-    const struct owner *from = find_owner(pools, source), *to = find_owner(pools, successor);
-    if (from == NULL)
-        return;
-    for (uint32_t index = 0; index < GMS_MAX_POOLS; index++) {
-        struct pool *pool = &pools->pools[index];
-        if (pool->index == NULL || from->directories[index] == NULL)
-            continue;
-        uint64_t changes = gms_directory_change_count(from->directories[index]);
-        if (pool->index_source == source && pool->index_successor == successor && pool->index_changes == changes)
-            continue;
-        gms_directory_index_refresh(pool->index, from->directories, index, to != NULL ? to->directories[index] : NULL);
-        pool->index_source = source;
-        pool->index_successor = successor;
-        pool->index_changes = changes;
-    }
-}
-
-gms_status gms_pools_classify(struct gms_pools *pools, uint64_t source, uint64_t successor, bool source_clean,
-                              struct gms_pools_classified *ret_counts, struct gms_error *ret_error)
-{
-    static struct gms_directory *const nothing[GMS_MAX_POOLS];
-    const struct owner *from = find_owner(pools, source), *to = find_owner(pools, successor);
-    memset(ret_counts, 0, sizeof *ret_counts);
-    if (to == NULL)
-        return GMS_OK; /* the successor has no KV pool: nothing to adopt */
-    struct gms_directory_index *indexes[GMS_MAX_POOLS];
-    struct gms_classification counts[GMS_MAX_POOLS] = {{0}};
-    for (uint32_t index = 0; index < GMS_MAX_POOLS; index++) {
-        indexes[index] = pools->pools[index].index;
-        pools->pools[index].index_source = 0; /* the words it was made for are not the truth any more */
-    }
-    gms_status status = gms_directory_classify(indexes, from != NULL ? from->directories : nothing, to->directories,
-                                               source_clean, counts, ret_error);
-    for (uint32_t index = 0; index < GMS_MAX_POOLS && status == GMS_OK; index++) {
-        ret_counts->sealed_here += counts[index].adoptable + counts[index].damaged;
-        ret_counts->adoptable += counts[index].adoptable;
-        ret_counts->free += counts[index].free;
-        ret_counts->quarantined += counts[index].quarantined;
-        ret_counts->damaged += counts[index].damaged;
-    }
-    return status;
-}
-
-/* From what all ranks have merged, and from nothing else: the numbers become replicated state, and the words here may
- * say more (a slot retired on this rank alone) or be written by an engine that should not. */
-static void count_merged(uint32_t slot_count, const uint8_t *adoptable, const uint8_t *usable,
-                         struct gms_pools_adopted *adopted)
-{
-    for (uint32_t slot = 0; slot < slot_count; slot++) {
-        uint8_t bit = (uint8_t)(1u << (slot % 8));
-        if ((adoptable[slot / 8] & bit) != 0)
-            adopted->adopted++;
-        else if ((usable[slot / 8] & bit) != 0)
-            adopted->idle++;
-        else
-            adopted->quarantined++;
-    }
-}
-
-/* Directories lie one after another in the vectors, each from a full byte on; the bits between are clear. */
-gms_status gms_pools_bulk(struct gms_pools *pools, struct gms_round *round, uint64_t incarnation,
-                          struct gms_pools_adopted *ret_adopted, struct gms_error *ret_error)
-{
-    const struct owner *owner = find_owner(pools, incarnation);
-    size_t bytes = 0, offsets[GMS_MAX_POOLS] = {0};
-    for (uint32_t index = 0; index < GMS_MAX_POOLS && owner != NULL; index++) {
-        offsets[index] = bytes;
-        if (owner->directories[index] != NULL)
-            bytes += (owner->directories[index]->slot_count + 7u) / 8;
-    }
-    uint8_t *maps = calloc(2, bytes + 1);
-    uint32_t *digests = calloc(8 * bytes + 1, sizeof *digests);
-    if (maps == NULL || digests == NULL || bytes > UINT32_MAX / 8) {
-        free(maps);
-        free(digests);
-        return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory to compare %zu slots", 8 * bytes);
-    }
-    uint8_t *adoptable = maps, *usable = maps + bytes;
-    for (uint32_t index = 0; index < GMS_MAX_POOLS && owner != NULL; index++)
-        if (owner->directories[index] != NULL)
-            gms_directory_bulk_vectors_indexed(owner->directories[index], pools->pools[index].index,
-                                               adoptable + offsets[index], usable + offsets[index],
-                                               digests + 8 * offsets[index]);
-    struct gms_round_bulk_result result;
-    gms_status status = gms_round_bulk(round, (uint32_t)(8 * bytes), adoptable, usable, digests, &result, ret_error);
-    memset(ret_adopted, 0, sizeof *ret_adopted);
-    for (uint32_t index = 0; index < GMS_MAX_POOLS && owner != NULL && status == GMS_OK; index++) {
-        if (owner->directories[index] == NULL)
-            continue;
-        struct gms_classification words;
-        gms_directory_bulk_apply(owner->directories[index], adoptable + offsets[index], usable + offsets[index],
-                                 &words);
-        count_merged(owner->directories[index]->slot_count, adoptable + offsets[index], usable + offsets[index],
-                     ret_adopted);
-    }
-    if (status == GMS_OK) {
-        gms_log(GMS_LOG_INFO, "adoption of incarnation %llu: %u slots adoptable here, %u everywhere, %u unequal",
-                (unsigned long long)incarnation, result.adoptable_here, result.adoptable, result.unequal);
-    }
-    free(maps);
-    free(digests);
-    return status;
 }
