@@ -151,7 +151,10 @@ void gms_link_lost(struct gms_session *session)
         session->lost_ns = now_ns;
         session->pause_ns = first_pause_ns;
     }
-    gms_fd_close(&session->fd); /* which also takes it out of the event descriptor */
+    /* Closing is not enough where a forked child has a copy: its end would make the event descriptor readable for ever. */
+    if (session->fd >= 0)
+        (void)epoll_ctl(session->event_fd, EPOLL_CTL_DEL, session->fd, NULL);
+    gms_fd_close(&session->fd);
     session->link = GMS_LINK_DOWN;
     session->retry_ns = now_ns + session->pause_ns;
     const uint64_t limit_ns = now_ns - session->lost_ns < soon_ns ? soon_pause_ns : longest_pause_ns;
@@ -216,10 +219,10 @@ gms_status gms_link_step(struct gms_session *session, struct gms_error *ret_erro
 {
     struct gms_error error;
     uint64_t expirations;
-    const uint64_t now_ns = gms_clock_ns();
     if (session->link == GMS_LINK_UP)
         return GMS_OK;
     (void)!read(session->timer_fd, &expirations, sizeof expirations);
+    const uint64_t now_ns = gms_clock_ns(); /* after the read: an expiry that was taken away is one that has passed */
     gms_status status = GMS_E_AGAIN;
     if (session->link == GMS_LINK_DOWN && now_ns >= session->retry_ns) {
         status = gms_link_connect(session, CONNECT_MS, &error);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "unit_support.h"
 
+#include <sys/socket.h>
+
 #include "base/run_dir.h"
 #include "fake_coordinator.h"
 
@@ -186,6 +188,9 @@ static void talk(const struct fake_coordinator *fake, const struct fake_client *
 
 static void drop_client(struct fake_client *client)
 {
+    /* At once, also while the other thread polls it: poll holds the socket open beyond its close. */
+    if (client->fd >= 0)
+        (void)shutdown(client->fd, SHUT_RDWR);
     gms_fd_close(&client->fd);
 }
 
