@@ -12,7 +12,7 @@
 #include "base/fd.h"
 
 static const uint64_t look_again_ns = 20 * GMS_NS_PER_MS;
-static const uint64_t start_again_ns = 500 * GMS_NS_PER_MS; /* one that ends at once is not started in a loop */
+static const uint64_t start_again_ns = 200 * GMS_NS_PER_MS; /* one that ends at once is not started in a loop */
 
 gms_status gms_up_keeper_open(struct gms_up_keeper *keeper, const struct gms_up_options *options, const char *run_dir,
                               struct gms_error *ret_error)

@@ -36,7 +36,15 @@
 #include "streams.h"
 #include "wire/channel.h"
 
-enum { MAX_KILLS = 100000, STREAMS_MAX = 64, WORKER = 2, POLL_MS = 10, REASONS = 16, REASON_BYTES = 512 };
+enum {
+    MAX_KILLS = 100000,
+    STREAMS_MAX = 64,
+    WORKER = 2,
+    HISTORY = 4096,
+    POLL_MS = 10,
+    REASONS = 16,
+    REASON_BYTES = 512
+};
 
 enum target { TARGET_RANK, TARGET_ALL, TARGET_LAUNCHER, TARGET_KEEPER, TARGET_UP, TARGET_KEEPER_AND_ALL, TARGET_COUNT };
 static const struct {
@@ -69,6 +77,7 @@ static const char *const engine_command[] = {"minillm", "--layers", "2",       "
 struct worker {
     _Atomic uint64_t done, stop_at; /* operations; 0: go on */
     uint64_t digest;                /* of all outcomes */
+    uint64_t history[HISTORY];      /* the digest after each operation, a ring by its number */
     int pidfd;
     pid_t pid;
     _Atomic int failed;
@@ -283,6 +292,7 @@ static gms_status work(struct worker *worker, const char *run_dir, uint32_t rank
             status = release(pool, error);
         }
         mix(worker, (uint64_t)status);
+        worker->history[number % HISTORY] = worker->digest;
         if (status == GMS_OK)
             atomic_store(&worker->done, number);
     }
@@ -327,6 +337,17 @@ static void check_workers(struct storm *storm)
                  gms_status_name((gms_status)atomic_load(&storm->workers[rank].failed)), storm->workers[rank].text);
 }
 
+/* The first operation with different outcomes that is still in the history. */
+static uint64_t first_difference(const struct storm *storm, uint32_t rank)
+{
+    const struct worker *a = &storm->workers[0], *b = &storm->workers[rank];
+    uint64_t last = a->done < b->done ? a->done : b->done, first = last > HISTORY ? last - HISTORY + 1 : 1;
+    for (uint64_t number = first; number <= last; number++)
+        if (a->history[number % HISTORY] != b->history[number % HISTORY])
+            return number;
+    return 0;
+}
+
 /* All ranks stop after the same operation, and must have had the same outcomes. */
 static void stop_workers(struct storm *storm)
 {
@@ -350,8 +371,11 @@ static void stop_workers(struct storm *storm)
             fail(storm, "rank %u of the third engine: %s: %.300s", rank, gms_status_name((gms_status)worker->failed),
                  worker->text);
         if (worker->done != most + 5 || worker->digest != storm->workers[0].digest)
-            fail(storm, "rank %u of the third engine had other outcomes than rank 0 (%llu and %llu operations)", rank,
-                 (unsigned long long)worker->done, (unsigned long long)storm->workers[0].done);
+            fail(storm,
+                 "rank %u of the third engine had other outcomes than rank 0 (%llu and %llu operations, told to stop "
+                 "after %llu; the first that differs: %llu)",
+                 rank, (unsigned long long)worker->done, (unsigned long long)storm->workers[0].done,
+                 (unsigned long long)most + 5, (unsigned long long)first_difference(storm, rank));
     }
 }
 
