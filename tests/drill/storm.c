@@ -633,7 +633,7 @@ static void rage(struct storm *storm)
     for (uint32_t killed = 0; killed < storm->kills && go_on(storm);) {
         let_pass(storm->pause_ms, storm);
         /* Pids may have changed: what is killed is what is there now. */
-        (void)is_whole(storm, 0, &missing);
+        bool known = is_whole(storm, 0, &missing);
         uint64_t world = storm->deployment.status[0].world;
         bool ends_world = false, single = false;
         for (bool again = true, first = true; again && killed < storm->kills; first = false) {
@@ -656,7 +656,7 @@ static void rage(struct storm *storm)
         wait_whole(storm, ends_world ? world : 0);
         if (!go_on(storm))
             break;
-        if (ends_world && single) /* after several the last may have been of no consequence */
+        if (ends_world && single && known) /* else it may have ended what was ending already */
             storm->took_ns[storm->took_count++] = gms_clock_ns() - begin_ns;
         if (storm->plan.verbose)
             printf("  %.3f: whole, world %llu\n", (double)gms_clock_ns() / 1e9,
