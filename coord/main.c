@@ -25,7 +25,7 @@
 #include "gms-keeper/client.h"
 #include "gms/version.h"
 
-enum { START_SECONDS = 30, FINALIZE_SECONDS = 5, REFILL_MS = 3000, REFILL_PAUSE_MS = 20 };
+enum { START_SECONDS = 30, FINALIZE_SECONDS = 5, LAST_WORDS_MS = 200, REFILL_MS = 3000, REFILL_PAUSE_MS = 20 };
 enum option_key {
     KEY_CHECK = 256,
     KEY_HELP_CONFIG,
@@ -609,5 +609,7 @@ int main(int argc, char **argv)
     }
     finalize_bounded(start.round);
     close_rank(&start);
+    if (status != GMS_OK)
+        poll(NULL, 0, LAST_WORDS_MS); /* launchers drop what ranks said last when they abort a job */
     return code;
 }
