@@ -141,6 +141,19 @@ uint32_t gms_copies_count(const struct gms_copies *copies, const char *prefix)
     return count;
 }
 
+uint32_t gms_copies_count_kind(const struct gms_copies *copies, const char *kind)
+{
+    char place[64];
+    uint32_t count = 0;
+    snprintf(place, sizeof place, "/%s/", kind); /* kind/... or prepared/<engine>/kind/... */
+    for (uint32_t i = 0; i < copies->count; i++) {
+        const char *name = copies->items[i].name;
+        count += strncmp(name, place + 1, strlen(place + 1)) == 0 ||
+                 (strncmp(name, "prepared/", 9) == 0 && strstr(name, place) != NULL);
+    }
+    return count;
+}
+
 /* ------------------------------------------------------------------------------------------------ changes ---- */
 
 static bool keeper_is_there(const struct gms_copies *copies)

@@ -50,6 +50,8 @@ bool gms_copies_find(const struct gms_copies *copies, const char *name, struct g
 /* In the order of names; `index` from 0 until false. Borrowed until the next change. */
 bool gms_copies_at(const struct gms_copies *copies, uint32_t index, struct gms_copy *ret_copy);
 uint32_t gms_copies_count(const struct gms_copies *copies, const char *prefix);
+/* Of one kind ("pool", "session", ...), those of prepared operations included. */
+uint32_t gms_copies_count_kind(const struct gms_copies *copies, const char *kind);
 
 /* Takes over what the keeper has of this rank. Errors: those of the keeper's client, NO_MEMORY. */
 gms_status gms_copies_load(struct gms_copies *copies, struct gms_error *ret_error);

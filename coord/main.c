@@ -25,7 +25,7 @@
 #include "gms-keeper/client.h"
 #include "gms/version.h"
 
-enum { START_SECONDS = 30, FINALIZE_SECONDS = 5, REFILL_MS = 3000, REFILL_PAUSE_MS = 20 };
+enum { START_SECONDS = 30, FINALIZE_SECONDS = 5, LAST_WORDS_MS = 200, REFILL_MS = 3000, REFILL_PAUSE_MS = 20 };
 enum option_key {
     KEY_CHECK = 256,
     KEY_HELP_CONFIG,
@@ -293,8 +293,8 @@ static gms_status open_store(struct start *start, bool fresh, struct gms_error *
 /* Does the keeper have the memory and sessions that the snapshot speaks of? */
 static bool copies_suffice(const struct start *start, const struct gms_snapshot_view *view)
 {
-    return gms_copies_count(start->copies, "pool/") >= view->pools &&
-           gms_copies_count(start->copies, "session/") >= view->engines;
+    return gms_copies_count_kind(start->copies, "pool") >= view->pools &&
+           gms_copies_count_kind(start->copies, "session") >= view->engines;
 }
 
 /* A keeper that knows nothing of a rank that has stored something is new: whoever has copies brings them now. */
@@ -356,7 +356,7 @@ static enum gms_recovery_doubt doubt_of(const struct start *start, const struct 
                                                      [GMS_STORE_OLDER] = GMS_DOUBT_OLDER,
                                                      [GMS_STORE_DAMAGED] = GMS_DOUBT_DAMAGED,
                                                      [GMS_STORE_OTHER_BOOT] = GMS_DOUBT_OTHER_BOOT};
-    if (start->doubt == GMS_STORE_TRUSTED && gms_copies_count(start->copies, "pool/") < view->pools)
+    if (start->doubt == GMS_STORE_TRUSTED && gms_copies_count_kind(start->copies, "pool") < view->pools)
         return GMS_DOUBT_MEMORY_LOST;
     return doubts[start->doubt];
 }
@@ -377,7 +377,7 @@ static gms_status decide(struct start *start, const struct gms_snapshot_view *vi
                                        .state_digest = view->digest};
     /* A session that nobody has kept is not one that has ended. */
     mine.keeper_holds = !fresh && (gms_copies_count(start->copies, "") > 0 ||
-                                   gms_copies_count(start->copies, "session/") < view->engines);
+                                   gms_copies_count_kind(start->copies, "session") < view->engines);
     struct gms_recovery_report *reports = calloc(ranks, sizeof *reports);
     if (reports == NULL)
         return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for %u reports", ranks);
@@ -611,5 +611,7 @@ int main(int argc, char **argv)
     }
     finalize_bounded(start.round);
     close_rank(&start);
+    if (status != GMS_OK)
+        poll(NULL, 0, LAST_WORDS_MS); /* launchers drop what ranks said last when they abort a job */
     return code;
 }

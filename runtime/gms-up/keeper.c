@@ -10,9 +10,10 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "wire/channel.h"
 
 static const uint64_t look_again_ns = 20 * GMS_NS_PER_MS;
-static const uint64_t start_again_ns = 500 * GMS_NS_PER_MS; /* one that ends at once is not started in a loop */
+static const uint64_t start_again_ns = 200 * GMS_NS_PER_MS; /* one that ends at once is not started in a loop */
 
 gms_status gms_up_keeper_open(struct gms_up_keeper *keeper, const struct gms_up_options *options, const char *run_dir,
                               struct gms_error *ret_error)
@@ -81,10 +82,12 @@ void gms_up_keeper_reaped(struct gms_up_keeper *keeper, pid_t pid, int wait_stat
                 WEXITSTATUS(wait_status) == 127 ? ": it cannot be run" : "");
 }
 
+/* Asked, not signalled: a second SIGTERM would end it whatever it holds, and somebody else may have sent the first. */
 void gms_up_keeper_let_go(struct gms_up_keeper *keeper)
 {
-    if (keeper->pidfd >= 0)
-        gms_pidfd_signal(keeper->pidfd, SIGTERM); /* obeyed by one that holds nothing */
+    struct gms_message stop = {.type = GMS_MESSAGE_SHUTDOWN, .request_id = 1};
+    if (keeper->pid != 0 && keeper->watch.state == GMS_WATCH_UP)
+        (void)gms_channel_send(keeper->watch.fd, &stop, NULL); /* refused by one that holds something */
 }
 
 void gms_up_keeper_close(struct gms_up_keeper *keeper)

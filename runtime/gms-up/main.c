@@ -43,6 +43,7 @@ struct program {
     int signals, lock;
     uint32_t failures; /* ends in a row without a settled life */
     uint64_t next_start_ns, up_ns;
+    uint64_t former_world; /* its ranks may answer yet when the next job starts already */
     bool stopping, hurried;
     uint64_t stop_deadline_ns;
     int exit_code; /* EXIT_NOTHING: go on */
@@ -62,6 +63,7 @@ static unsigned start_later(struct program *program)
     uint64_t now_ns = gms_clock_ns();
     if (program->up_ns != 0 && now_ns - now->started_ns >= program->options.settled_ns)
         program->failures = 0;
+    program->former_world = program->coordinator.world;
     uint64_t pause_ns = pauses_ns[program->failures < PAUSES ? program->failures : PAUSES - 1];
     program->failures++;
     program->next_start_ns = now_ns + pause_ns;
@@ -227,10 +229,11 @@ static void step(struct program *program, uint64_t now_ns)
 {
     bool kept = gms_up_keeper_step(&program->keeper, now_ns);
     if (program->job.now.pid != 0) {
-        enum gms_watch_state was = program->coordinator.state;
-        if (gms_watch_step(&program->coordinator)) {
+        bool ended = gms_watch_step(&program->coordinator);
+        bool former = program->coordinator.world == program->former_world;
+        if (ended && !former) {
             coordinator_lost(program);
-        } else if (program->coordinator.state == GMS_WATCH_UP && was != GMS_WATCH_UP) {
+        } else if (program->coordinator.state == GMS_WATCH_UP && !former && program->up_ns == 0) {
             program->up_ns = now_ns;
             if (program->stopping)
                 gms_watch_ask_stop(&program->coordinator);

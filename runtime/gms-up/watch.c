@@ -76,8 +76,10 @@ bool gms_watch_step(struct gms_watch *watch)
         if (status != GMS_OK)
             break;
         gms_message_close_fds(&message);
-        if (message.type == GMS_MESSAGE_WELCOME)
+        if (message.type == GMS_MESSAGE_WELCOME) {
             watch->state = GMS_WATCH_UP;
+            watch->world = message.welcome.world;
+        }
     }
     bool was_up = watch->state == GMS_WATCH_UP;
     gms_watch_drop(watch);

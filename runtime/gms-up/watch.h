@@ -18,8 +18,9 @@ struct gms_watch {
     char path[GMS_RUN_PATH_BYTES];
     bool greets; /* a coordinator */
     enum gms_watch_state state;
-    int fd;       /* -1: none */
-    void *buffer; /* owned; greets */
+    uint64_t world; /* of the coordinator that answered last */
+    int fd;         /* -1: none */
+    void *buffer;   /* owned; greets */
 };
 
 /* Errors: INVALID (path too long), NO_MEMORY. */

@@ -367,7 +367,7 @@ gms_status drill_deployment_start_up(struct drill_deployment *deployment, struct
                           "--config",
                           deployment->config,
                           "--settled",
-                          "1s",
+                          "100ms",
                           "--launcher",
                           "mpirun --oversubscribe --bind-to none",
                           NULL};

@@ -36,7 +36,16 @@
 #include "streams.h"
 #include "wire/channel.h"
 
-enum { MAX_KILLS = 100000, STREAMS_MAX = 64, WORKER = 2, POLL_MS = 10, REASONS = 16, REASON_BYTES = 512 };
+enum {
+    MAX_KILLS = 100000,
+    STREAMS_MAX = 64,
+    WORKER = 2,
+    HISTORY = 4096,
+    STOP_AHEAD = 200 /* they do hundreds in a second */,
+    POLL_MS = 10,
+    REASONS = 16,
+    REASON_BYTES = 512
+};
 
 enum target { TARGET_RANK, TARGET_ALL, TARGET_LAUNCHER, TARGET_KEEPER, TARGET_UP, TARGET_KEEPER_AND_ALL, TARGET_COUNT };
 static const struct {
@@ -69,9 +78,10 @@ static const char *const engine_command[] = {"minillm", "--layers", "2",       "
 struct worker {
     _Atomic uint64_t done, stop_at; /* operations; 0: go on */
     uint64_t digest;                /* of all outcomes */
+    uint64_t history[HISTORY];      /* the digest after each operation, a ring by its number */
     int pidfd;
     pid_t pid;
-    _Atomic int failed;
+    _Atomic int failed, over, may_close; /* over: it has stopped, well or not */
     char text[GMS_ERROR_TEXT_BYTES];
 };
 
@@ -283,9 +293,16 @@ static gms_status work(struct worker *worker, const char *run_dir, uint32_t rank
             status = release(pool, error);
         }
         mix(worker, (uint64_t)status);
+        worker->history[number % HISTORY] = worker->digest;
         if (status == GMS_OK)
             atomic_store(&worker->done, number);
     }
+    /* The first that leaves has the others fenced: nobody does before all are done. */
+    memcpy(worker->text, error->text, sizeof worker->text);
+    atomic_store(&worker->failed, (int)status);
+    atomic_store(&worker->over, 1);
+    while (!atomic_load(&worker->may_close))
+        poll(NULL, 0, 5); /* the parent's end ends this process */
     gms_close(session);
     return status;
 }
@@ -309,8 +326,6 @@ static void start_workers(struct storm *storm)
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             gms_status status =
                 getppid() == parent ? work(worker, storm->deployment.run_dir, rank, ranks, &error) : GMS_E_SYSTEM;
-            memcpy(worker->text, error.text, sizeof worker->text);
-            atomic_store(&worker->failed, (int)status);
             _exit(status == GMS_OK ? 0 : 1);
         }
         worker->pidfd = -1;
@@ -322,9 +337,20 @@ static void start_workers(struct storm *storm)
 static void check_workers(struct storm *storm)
 {
     for (uint32_t rank = 0; rank < storm->deployment.ranks; rank++)
-        if (gms_pidfd_ended(storm->workers[rank].pidfd))
+        if (atomic_load(&storm->workers[rank].over) || gms_pidfd_ended(storm->workers[rank].pidfd))
             fail(storm, "rank %u of the third engine ended: %s: %.300s", rank,
                  gms_status_name((gms_status)atomic_load(&storm->workers[rank].failed)), storm->workers[rank].text);
+}
+
+/* The first operation with different outcomes that is still in the history. */
+static uint64_t first_difference(const struct storm *storm, uint32_t rank)
+{
+    const struct worker *a = &storm->workers[0], *b = &storm->workers[rank];
+    uint64_t last = a->done < b->done ? a->done : b->done, first = last > HISTORY ? last - HISTORY + 1 : 1;
+    for (uint64_t number = first; number <= last; number++)
+        if (a->history[number % HISTORY] != b->history[number % HISTORY])
+            return number;
+    return 0;
 }
 
 /* All ranks stop after the same operation, and must have had the same outcomes. */
@@ -337,22 +363,28 @@ static void stop_workers(struct storm *storm)
         most = done > most ? done : most;
     }
     for (uint32_t rank = 0; rank < ranks; rank++)
-        atomic_store(&storm->workers[rank].stop_at, most + 5);
+        atomic_store(&storm->workers[rank].stop_at, most + STOP_AHEAD);
     for (uint32_t rank = 0; rank < ranks; rank++) {
-        struct pollfd ended = {.fd = storm->workers[rank].pidfd, .events = POLLIN};
-        if (poll(&ended, 1, gms_clock_poll_ms(deadline_ns)) <= 0)
+        while (!atomic_load(&storm->workers[rank].over) && gms_clock_ns() < deadline_ns)
+            poll(NULL, 0, POLL_MS);
+        if (!atomic_load(&storm->workers[rank].over))
             fail(storm, "rank %u of the third engine does not come to operation %llu", rank,
-                 (unsigned long long)(most + 5));
+                 (unsigned long long)(most + STOP_AHEAD));
     }
     for (uint32_t rank = 0; rank < ranks; rank++) {
         const struct worker *worker = &storm->workers[rank];
         if (worker->failed != 0)
             fail(storm, "rank %u of the third engine: %s: %.300s", rank, gms_status_name((gms_status)worker->failed),
                  worker->text);
-        if (worker->done != most + 5 || worker->digest != storm->workers[0].digest)
-            fail(storm, "rank %u of the third engine had other outcomes than rank 0 (%llu and %llu operations)", rank,
-                 (unsigned long long)worker->done, (unsigned long long)storm->workers[0].done);
+        if (worker->done != most + STOP_AHEAD || worker->digest != storm->workers[0].digest)
+            fail(storm,
+                 "rank %u of the third engine had other outcomes than rank 0 (%llu and %llu operations, told to stop "
+                 "after %llu; the first that differs: %llu)",
+                 rank, (unsigned long long)worker->done, (unsigned long long)storm->workers[0].done,
+                 (unsigned long long)most + STOP_AHEAD, (unsigned long long)first_difference(storm, rank));
     }
+    for (uint32_t rank = 0; rank < ranks; rank++)
+        atomic_store(&storm->workers[rank].may_close, 1);
 }
 
 /* -------------------------------------------------------------------------------------------------- state ---- */
@@ -601,15 +633,19 @@ static void rage(struct storm *storm)
     for (uint32_t killed = 0; killed < storm->kills && go_on(storm);) {
         let_pass(storm->pause_ms, storm);
         /* Pids may have changed: what is killed is what is there now. */
-        (void)is_whole(storm, 0, &missing);
+        bool known = is_whole(storm, 0, &missing);
         uint64_t world = storm->deployment.status[0].world;
-        bool ends_world = false;
+        bool ends_world = false, single = false;
         for (bool again = true, first = true; again && killed < storm->kills; first = false) {
             enum target target = choose(storm, !first);
             if (!kill_now(storm, target))
                 break;
             killed++;
+            if (storm->plan.verbose)
+                printf("  %.3f: killed %s, world %llu\n", (double)gms_clock_ns() / 1e9, targets[target].name,
+                       (unsigned long long)world);
             ends_world = ends_world || targets[target].ends_world;
+            single = first;
             if (target == TARGET_UP)
                 restart_up(storm);
             again = next_random(storm, 100) < storm->doubles_percent;
@@ -620,8 +656,11 @@ static void rage(struct storm *storm)
         wait_whole(storm, ends_world ? world : 0);
         if (!go_on(storm))
             break;
-        if (ends_world)
+        if (ends_world && single && known) /* else it may have ended what was ending already */
             storm->took_ns[storm->took_count++] = gms_clock_ns() - begin_ns;
+        if (storm->plan.verbose)
+            printf("  %.3f: whole, world %llu\n", (double)gms_clock_ns() / 1e9,
+                   (unsigned long long)storm->deployment.status[0].world);
         check_same(storm);
         check_workers(storm);
         read_moments(storm);
@@ -821,6 +860,7 @@ static const struct argp_option options[] = {
     {"gap-limit", KEY_GAP, "MS", 0, "A longer silence of a stream is a failure (default: 2000)", 0},
     {"timeout", KEY_TIMEOUT, "SECONDS", 0, "Limit of each single wait (default: 60)", 0},
     {"bin-dir", KEY_BIN, "DIR", 0, "Where the programs are (default: beside this one)", 0},
+    {"verbose", 'v', NULL, 0, "Tell every kill", 0},
     {"keep", KEY_KEEP, NULL, 0, "Keep the scratch space; a failed storm keeps it anyway", 0},
     {0},
 };
@@ -861,6 +901,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case KEY_BIN:
         snprintf(storm->plan.bin_dir, sizeof storm->plan.bin_dir, "%s", argument);
+        return 0;
+    case 'v':
+        storm->plan.verbose = true;
         return 0;
     case KEY_KEEP:
         storm->keep = true;
