@@ -15,7 +15,7 @@ import signal
 import sys
 
 SLOTS, BLOCK_BYTES, BLOCKS, WEIGHT_BYTES = 16, 4096, 4, 64
-TIMEOUT, NOT_FOUND = 3, 6  # gms/status.h
+TIMEOUT, NOT_FOUND, DISCONNECTED = 3, 6, 200  # gms/status.h
 
 
 def structure(name, *fields):
@@ -80,7 +80,7 @@ def main():
     say("parked")
 
     promotion, adoption = Promotion(), Adoption()
-    while call("gms_wait_promotion", session, 500, c.byref(promotion), allowed=(TIMEOUT,)) == TIMEOUT:
+    while call("gms_wait_promotion", session, 500, c.byref(promotion), allowed=(TIMEOUT, DISCONNECTED)) != 0:
         if ending:
             gms.gms_close(session)
             return
@@ -110,6 +110,8 @@ def main():
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGUSR1))
     while not ending and signal.sigtimedwait((signal.SIGTERM, signal.SIGUSR1), 1) is None:
         gms.gms_progress(session)
+        # Lets messages in; after a restart of the coordinators this attaches the session again.
+        call("gms_wait_promotion", session, 0, c.byref(promotion), allowed=(DISCONNECTED,))
     gms.gms_close(session)
 
 

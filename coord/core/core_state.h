@@ -92,6 +92,7 @@ struct gms_core_engine {
     bool condemned_stored, fenced, promoted, serving, classifying;
     uint64_t fenced_ns, fence_report_ns; /* since when; when to name it next */
     uint64_t reattach_report_ns;         /* restored and not re-attached: when to name it; UINT64_MAX: never */
+    uint64_t reattach_since_ns;          /* when it was restored */
     struct gms_core_pending pending;
     struct gms_proposal last_prepare; /* the last one handed to the driver: a late PREPARED is undone with it */
     uint32_t last_prepare_pool;

@@ -247,6 +247,7 @@ static void again(struct gms_core *core, uint32_t engine)
         gms_core_fence(core, engine, false);
     else if (slot->role != GMS_ROLE_EMPTY && core->options.reattach_ns)
         slot->reattach_report_ns = core->now_ns + core->options.reattach_ns;
+    slot->reattach_since_ns = core->now_ns;
 }
 
 static void note(struct gms_core *core, enum gms_recovery_verdict verdict, const struct gms_snapshot_view *from)

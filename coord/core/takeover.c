@@ -229,11 +229,12 @@ void gms_core_report_detached(struct gms_core *core)
 
         if (core->now_ns < slot->reattach_report_ns || slot->role == GMS_ROLE_EMPTY || slot->role == GMS_ROLE_CONDEMNED)
             continue;
-        slot->reattach_report_ns = core->now_ns + core->options.reattach_ns;
+        uint64_t waited_ns = core->now_ns - slot->reattach_since_ns;
+        slot->reattach_report_ns = core->now_ns + waited_ns; /* again after twice the time: a log is not to be filled */
         struct gms_text text = gms_core_note(core, GMS_E_TIMEOUT);
         gms_text_engine(&text, e, slot->incarnation);
         gms_text_count(&text, " has not come back to rank ", core->options.rank);
-        gms_text_count(&text, " within ", core->options.reattach_ns / 1000000);
+        gms_text_count(&text, " within ", waited_ns / 1000000);
         gms_text_add(&text,
                      " ms of the coordinators' restart, but its process lives: stopped, or busy in a long call?");
     }

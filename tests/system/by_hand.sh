@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The README's "Run it yourself" and "Attach your own engine", command by command, and what an operator meets after it: a
-# coordinator is killed, the restart is refused, --fresh is refused while an engine runs and works when none does.
+# coordinator is killed, the next start goes on, --fresh is refused while an engine runs and works when none does.
 #
 #   sh tests/system/by_hand.sh BIN_DIR [LIBGMS]
 #
@@ -104,7 +104,7 @@ until [ "$(held)" = "$before" ]; do
     in_time "everything at the next keeper"
 done
 
-echo "== the coordinators are killed: the engine serves on, and nothing starts beside it"
+echo "== the coordinators are killed: the engine serves on, and the next start goes on with it"
 pid=$(gms-ctl --run-dir "$run" --rank 1 status --json | sed -n 's/.*"endpoint":"[^"]*","pid":\([0-9]*\).*/\1/p')
 kill -KILL "$pid"
 until ! gms-ctl --run-dir "$run" wait up --timeout 100ms >"$work/asked.log" 2>&1; do in_time "the end of the coordinators"; done
@@ -120,9 +120,16 @@ start() { # code text option...
     [ "$got" = "$code" ] || fail "gms-coord $* ended with $got, not $code"
     expect start "$text"
 }
-start 70 "does not resume"
 start 70 "still runs" --fresh
 kill -0 "$e1" || fail "engine 1 ended"
+background again mpirun -n 2 gms-coord --config "$work/my.cfg"
+gms-ctl --run-dir "$run" wait serving | grep -q "engine 1 serves" || fail "the group did not go on with engine 1"
+expect again "goes on from the state"
+until [ "$(grep -c 'attached to the coordinator again' "$work/e1.log")" -ge 2 ]; do in_time "gms-exec to attach again"; done
+start 70 "a coordinator job runs"
+gms-ctl --run-dir "$run" down
+
+echo "== given up: only when no engine of it runs"
 kill -USR1 "$e1"
 wait "$e1" || true
 background fresh mpirun -n 2 gms-coord --config "$work/my.cfg" --fresh
