@@ -41,7 +41,7 @@ static const char doc[] =
     "  wait standby      and a shadow is parked on all ranks\n"
     "  takeover ENGINE   condemn ENGINE; a parked shadow takes over\n"
     "  down              planned stop of the coordinators; engines keep serving,\n"
-    "                    but a later start does not take them up again yet\n"
+    "                    and the next start goes on with them\n"
     "\n"
     "Examples:\n"
     "  gms-ctl -d /run/user/0/gms wait standby --timeout 2min\n"
