@@ -495,8 +495,8 @@ static int down_command(const struct options *options)
     if (status != GMS_OK) {
         return complain(status, &error);
     }
-    printf("%zu coordinators have stopped; engines that run go on, and no fault of theirs is handled now\n"
-           "(this version cannot take them up again: end them before the next start, and give it --fresh)\n",
+    printf("%zu coordinators have stopped; engines that run go on, and no fault of theirs is handled until the next "
+           "start, which goes on with them\n",
            open);
     return 0;
 }

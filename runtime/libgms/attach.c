@@ -151,7 +151,8 @@ void gms_link_lost(struct gms_session *session)
         session->lost_ns = now_ns;
         session->pause_ns = first_pause_ns;
     }
-    /* Closing is not enough where a forked child has a copy: its end would make the event descriptor readable for ever. */
+    /* Closing is not enough where a forked child has a copy: its end would make the event descriptor readable for ever.
+     */
     if (session->fd >= 0)
         (void)epoll_ctl(session->event_fd, EPOLL_CTL_DEL, session->fd, NULL);
     gms_fd_close(&session->fd);
