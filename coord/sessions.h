@@ -70,7 +70,7 @@ struct gms_client {
     uint64_t identity_digest; /* of its KV, as it said when it joined */
     bool leaving, condemned;
     bool attached_again; /* it has not repeated READY yet */
-    bool has_copies; /* exec: it was sent the whole list, and is told of every change */
+    bool has_copies;     /* exec: it was sent the whole list, and is told of every change */
     struct gms_call call;
     char endpoint[256];
     uint32_t transfer_request; /* the DISPATCH or END that is being answered */

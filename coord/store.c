@@ -487,7 +487,7 @@ static void ignore_file_size_signal(void)
 
 gms_status gms_store_open(const struct gms_store_options *options, gms_store **ret_store, struct gms_error *ret_error)
 {
-    enum gms_store_doubt unwanted, *doubt = options->ret_doubt ? options->ret_doubt : &unwanted;
+    enum gms_store_doubt unwanted = GMS_STORE_TRUSTED, *doubt = options->ret_doubt ? options->ret_doubt : &unwanted;
     char boot_id[GMS_BOOT_ID_BYTES];
     gms_store *store;
     gms_status status = GMS_OK;
