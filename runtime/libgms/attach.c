@@ -220,10 +220,10 @@ gms_status gms_link_step(struct gms_session *session, struct gms_error *ret_erro
 {
     struct gms_error error;
     uint64_t expirations;
-    const uint64_t now_ns = gms_clock_ns();
     if (session->link == GMS_LINK_UP)
         return GMS_OK;
     (void)!read(session->timer_fd, &expirations, sizeof expirations);
+    const uint64_t now_ns = gms_clock_ns(); /* after the timer was read: what has expired is due */
     gms_status status = GMS_E_AGAIN;
     if (session->link == GMS_LINK_DOWN && now_ns >= session->retry_ns) {
         status = gms_link_connect(session, CONNECT_MS, &error);
