@@ -57,12 +57,16 @@ void gms_link_close(struct gms_session *session)
     gms_fd_close(&session->event_fd);
 }
 
-/* 0: not any more. */
+/* When gms_event_fd is to be readable without a message; 0: not any more. */
 static void set_timer(struct gms_session *session, uint64_t at_ns)
 {
+    const uint64_t now_ns = gms_clock_ns();
+    uint64_t left_ns = at_ns > now_ns ? at_ns - now_ns : 1;
+    if (at_ns == 0)
+        left_ns = 0;
     const struct itimerspec when = {
-        .it_value = {.tv_sec = (time_t)(at_ns / GMS_NS_PER_S), .tv_nsec = (long)(at_ns % GMS_NS_PER_S)}};
-    (void)timerfd_settime(session->timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
+        .it_value = {.tv_sec = (time_t)(left_ns / GMS_NS_PER_S), .tv_nsec = (long)(left_ns % GMS_NS_PER_S)}};
+    (void)timerfd_settime(session->timer_fd, 0, &when, NULL);
 }
 
 /* The end of this socket is how the coordinator hears that we died, and the kernel closes low descriptors first. */
@@ -255,7 +259,8 @@ gms_status gms_link_wait(struct gms_session *session, uint64_t deadline_ns, stru
         gms_status status = gms_link_step(session, ret_error);
         if (status != GMS_E_DISCONNECTED || gms_clock_ns() >= deadline_ns)
             return status;
+        const uint64_t due_ns = session->link == GMS_LINK_DOWN ? session->retry_ns : session->greeting_deadline_ns;
         struct pollfd news = {.fd = session->event_fd, .events = POLLIN};
-        (void)poll(&news, 1, gms_clock_poll_ms(deadline_ns));
+        (void)poll(&news, 1, gms_clock_poll_ms(due_ns < deadline_ns ? due_ns : deadline_ns));
     }
 }
