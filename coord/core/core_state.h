@@ -270,7 +270,7 @@ void gms_core_serving_stored(struct gms_core *core, const struct gms_core_store 
 /* An engine rank of an earlier session is back: it is told again how it stands. */
 void gms_core_attached(struct gms_core *core, uint32_t engine, uint64_t incarnation);
 /* FENCE and CONDEMNED, for the first time or again. */
-void gms_core_fence(struct gms_core *core, uint32_t engine, bool clean);
+void gms_core_fence(struct gms_core *core, uint32_t engine, uint64_t epoch, bool clean);
 void gms_core_report_detached(struct gms_core *core);
 uint64_t gms_core_detached_deadline(const struct gms_core *core);
 /* Emits CLASSIFY when this rank may: the last thing of every step. */

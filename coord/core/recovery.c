@@ -138,10 +138,11 @@ void gms_recovery_decide(const struct gms_recovery_report *reports, uint32_t ran
         gms_text_add(&text, "nothing is stored and nothing lives: the group begins");
         return;
     }
-    if (found.doubtful && found.alive) {
+    if (found.doubtful && (found.alive || !found.lives)) {
+        /* Also when nothing lives: what that rank had told, an epoch say, must not be told again as something else. */
         text = verdict(ret_decision, GMS_RECOVERY_SALVAGE, found.greatest);
         gms_text_count(&text, "the loss of what rank ", found.doubtful->rank);
-        gms_text_add(&text, " had is accepted: on from ");
+        gms_text_add(&text, found.alive ? " had is accepted: on from " : " had hurts nobody, nothing lives: on from ");
         text_from(&text, found.greatest);
         gms_text_add(&text, "; all engines are ended, KV and weights are given up");
         return;
@@ -244,7 +245,7 @@ static void again(struct gms_core *core, uint32_t engine)
     slot->promoted = slot->role == GMS_ROLE_PROMOTED;
     slot->serving = slot->role == GMS_ROLE_SERVING;
     if (slot->role == GMS_ROLE_CONDEMNED)
-        gms_core_fence(core, engine, false);
+        gms_core_fence(core, engine, core->epoch, false);
     else if (slot->role != GMS_ROLE_EMPTY && core->options.reattach_ns)
         slot->reattach_report_ns = core->now_ns + core->options.reattach_ns;
     slot->reattach_since_ns = core->now_ns;

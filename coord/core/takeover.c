@@ -154,7 +154,8 @@ static void tell(struct gms_core *core, enum gms_action_type type, uint32_t engi
     action->promote.source = source;
 }
 
-void gms_core_fence(struct gms_core *core, uint32_t engine, bool clean)
+/* `epoch`: one that this rank has stored. The core may be further by now, and what is not stored is told to nobody. */
+void gms_core_fence(struct gms_core *core, uint32_t engine, uint64_t epoch, bool clean)
 {
     struct gms_core_engine *slot = &core->engines[engine];
     struct gms_action *action = gms_core_emit(core, GMS_ACTION_FENCE);
@@ -166,12 +167,12 @@ void gms_core_fence(struct gms_core *core, uint32_t engine, bool clean)
     action->fence.engine = engine;
     action->fence.incarnation = slot->incarnation;
     action->fence.clean = clean;
-    tell(core, GMS_ACTION_CONDEMNED, engine, slot->incarnation, core->epoch, 0);
+    tell(core, GMS_ACTION_CONDEMNED, engine, slot->incarnation, epoch, 0);
 }
 
 void gms_core_condemned_stored(struct gms_core *core, const struct gms_core_store *store)
 {
-    gms_core_fence(core, store->engine, store->source == GMS_FACT_LEFT);
+    gms_core_fence(core, store->engine, store->epoch, store->source == GMS_FACT_LEFT);
     gms_core_condemned_pending(core, store->engine);
     gms_core_transfers_condemned_stored(core, store->incarnation);
 }

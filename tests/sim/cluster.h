@@ -25,8 +25,8 @@ enum {
     CLUSTER_RANKS = 16,
     CLUSTER_ITEMS = 8192,
     CLUSTER_TRACE = 8192,
-    CLUSTER_INCARNATIONS = 512,
-    CLUSTER_ROUNDS = 4, /* merged ballots kept: ranks are at most one round apart */
+    CLUSTER_INCARNATIONS = 2048, /* of 16 salvages */
+    CLUSTER_ROUNDS = 4,          /* merged ballots kept: ranks are at most one round apart */
     CLUSTER_DECIDED = 4096,
     CLUSTER_TRANSACTIONS = 128, /* on their way to one store */
     CLUSTER_DONE = 1024,
