@@ -198,19 +198,6 @@ void gms_copies_drop(struct gms_copies *copies, const char *name)
     free_item(&item);
 }
 
-void gms_copies_drop_prefix(struct gms_copies *copies, const char *prefix)
-{
-    char name[GMS_KEEPER_NAME_BYTES];
-    for (uint32_t i = 0; i < copies->count;) {
-        if (strncmp(copies->items[i].name, prefix, strlen(prefix)) != 0) {
-            i++;
-            continue;
-        }
-        snprintf(name, sizeof name, "%s", copies->items[i].name);
-        gms_copies_drop(copies, name);
-    }
-}
-
 /* ------------------------------------------------------------------------------------------ with the keeper -- */
 
 /* All names at the keeper, "NAME\0" repeated; the caller's. */

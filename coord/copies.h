@@ -43,7 +43,6 @@ void gms_copies_listen(struct gms_copies *copies, gms_copies_listener listener, 
 void gms_copies_put(struct gms_copies *copies, const char *name, int fd, const void *meta, uint32_t meta_bytes);
 /* Nothing of that name is no error. */
 void gms_copies_drop(struct gms_copies *copies, const char *name);
-void gms_copies_drop_prefix(struct gms_copies *copies, const char *prefix);
 
 /* False: there is none. Borrowed until the next change. */
 bool gms_copies_find(const struct gms_copies *copies, const char *name, struct gms_copy *ret_copy);
