@@ -2,6 +2,8 @@
  * Engines: processes that join, allocate, park, serve, die and are started again, and find back to new coordinators. */
 #include "schedule.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static uint64_t next_random(struct sim *sim)
@@ -31,6 +33,27 @@ void sim_later_fact(struct sim *sim, uint32_t rank, uint32_t engine, uint64_t in
     event.fact.incarnation = incarnation;
     event.fact.fact = fact;
     cluster_add(sim->cluster, CLUSTER_OTHER, rank, &event);
+}
+
+struct session *sim_session(struct sim *sim, uint64_t session)
+{
+    return session && session < sim->session_count ? &sim->sessions[session] : NULL;
+}
+
+static uint64_t begin_session(struct sim *sim, uint32_t engine, uint32_t rank, uint64_t incarnation)
+{
+    if (!sim->session_count)
+        sim->session_count = 1;
+    if (sim->session_count >= sim->session_capacity) {
+        sim->session_capacity = 2 * sim->session_capacity + 256;
+        sim->sessions = realloc(sim->sessions, sim->session_capacity * sizeof *sim->sessions);
+        if (!sim->sessions) {
+            fprintf(stderr, "sim: out of memory\n");
+            exit(1);
+        }
+    }
+    sim->sessions[sim->session_count] = (struct session){engine, rank, incarnation};
+    return sim->session_count++;
 }
 
 /* The incarnation that the process is, as far as this rank's coordinator knows: told to it, or only decided. */
@@ -78,7 +101,7 @@ void sim_launch(struct sim *sim, uint32_t engine)
 
         memset(process, 0, sizeof *process);
         process->alive = process->attached = true;
-        process->session = ++sim->sessions;
+        process->session = begin_session(sim, engine, r, 0);
     }
 }
 
@@ -176,7 +199,7 @@ static void attach(struct sim *sim, uint32_t engine, uint32_t rank)
     struct gms_event event = {.type = GMS_EVENT_ATTACHED};
 
     process->attached = true;
-    process->session = ++sim->sessions;
+    process->session = begin_session(sim, engine, rank, process->incarnation);
     if (process->incarnation) {
         event.attached.engine = engine;
         event.attached.incarnation = process->incarnation;
@@ -190,6 +213,11 @@ static void attach(struct sim *sim, uint32_t engine, uint32_t rank)
         attach_transfer(sim, engine, rank);
     else if (process->alive && process->waiting)
         call(sim, engine, rank, &process->asked);
+}
+
+void sim_be_of_another_opinion(struct gms_proposal *proposal, uint32_t rank)
+{
+    proposal->fields[1] += 1000 + rank;
 }
 
 bool sim_work(struct sim *sim, uint32_t engine, uint32_t rank)
@@ -250,7 +278,7 @@ bool sim_work(struct sim *sim, uint32_t engine, uint32_t rank)
         return false;
     }
     if (process->life != LIFE_JOIN && sim_chance(sim, 400))
-        proposal.fields[1]++; /* a rank that is of another opinion */
+        sim_be_of_another_opinion(&proposal, rank);
     call(sim, engine, rank, &proposal);
     return true;
 }
@@ -309,34 +337,34 @@ static void on_reply(struct sim *sim, uint32_t engine, uint32_t rank, const stru
     }
 }
 
-struct process *sim_by_session(struct sim *sim, uint32_t rank, uint64_t session, uint32_t *ret_engine)
+struct process *sim_by_session(struct sim *sim, uint64_t session, uint32_t *ret_engine)
 {
-    for (uint32_t e = 0; e < sim->engine_count; e++) {
-        if (sim->engines[e].processes[rank].session != session)
-            continue;
-        *ret_engine = e;
-        return &sim->engines[e].processes[rank];
-    }
-    return NULL;
+    const struct session *known = sim_session(sim, session);
+
+    if (!known || sim->engines[known->engine].processes[known->rank].session != session)
+        return NULL;
+    *ret_engine = known->engine;
+    return &sim->engines[known->engine].processes[known->rank];
 }
 
 void sim_hook(struct cluster *cluster, uint32_t rank, const struct gms_action *action)
 {
     struct sim *sim = cluster->context;
+    struct session *session;
     struct process *process;
     uint32_t engine;
 
     switch (action->type) {
     case GMS_ACTION_REPLY:
-        process = sim_by_session(sim, rank, action->reply.session, &engine);
+        session = sim_session(sim, action->reply.session);
+        if (session && action->reply.outcome.key.kind == GMS_OPERATION_JOIN && action->reply.outcome.status == GMS_OK)
+            session->incarnation = action->reply.outcome.incarnation; /* the driver knows it, also of the dead */
+        process = sim_by_session(sim, action->reply.session, &engine);
         if (process && process->alive)
             on_reply(sim, engine, rank, &action->reply.outcome);
-        else if (process && action->reply.outcome.key.kind == GMS_OPERATION_JOIN &&
-                 action->reply.outcome.status == GMS_OK)
-            process->incarnation = action->reply.outcome.incarnation; /* the driver knows it, and that it is dead */
         break;
     case GMS_ACTION_TRANSFER_DONE:
-        process = sim_by_session(sim, rank, action->transfer.session, &engine);
+        process = sim_by_session(sim, action->transfer.session, &engine);
         if (!process || !process->waiting)
             break;
         process->waiting = false;

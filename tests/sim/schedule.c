@@ -27,10 +27,9 @@ void sim_deliver(struct sim *sim, uint32_t index)
         kind_of(cluster, rank, item->event.ticket) == GMS_STORE_PREPARED)
         item->event.type = GMS_EVENT_STORE_FAILED;
     if (item->event.type == GMS_EVENT_SESSION_GONE) {
-        uint32_t engine = 0;
-        const struct process *process = sim_by_session(sim, rank, item->event.session_gone.session, &engine);
-        if (process && process->incarnation) /* the driver knows whose session it was */
-            sim_later_fact(sim, rank, engine, process->incarnation, GMS_FACT_GONE);
+        const struct session *session = sim_session(sim, item->event.session_gone.session);
+        if (session && session->incarnation) /* the driver knows whose it was */
+            sim_later_fact(sim, rank, session->engine, session->incarnation, GMS_FACT_GONE);
     }
     cluster_deliver(cluster, index);
 }
@@ -132,7 +131,7 @@ static void run_faulty(struct sim *sim)
 }
 
 /* No more faults: everything under way arrives, everybody goes on, time passes where somebody waits for it. */
-static void run_quiet(struct sim *sim)
+void sim_come_to_rest(struct sim *sim)
 {
     struct cluster *cluster = sim->cluster;
     uint32_t idle = 0;
@@ -147,6 +146,11 @@ static void run_quiet(struct sim *sim)
         while (cluster->item_count && !cluster->fault[0]) {
             sim_deliver(sim, sim_below(sim, cluster->item_count));
             busy = true;
+        }
+        if (somebody_died(cluster)) { /* its last store failed before the faults stopped: all start again */
+            cluster_crash(cluster, NULL);
+            sim_restart(sim, true);
+            continue;
         }
         relaunch(sim);
         for (uint32_t e = 0; e < sim->engine_count; e++)
@@ -167,7 +171,7 @@ static void run_quiet(struct sim *sim)
     }
 }
 
-static void check_rest(struct sim *sim)
+void sim_check_rest(struct sim *sim)
 {
     struct cluster *cluster = sim->cluster;
     struct gms_core_view first = cluster_look(cluster, 0);
@@ -220,7 +224,7 @@ static void stop(struct sim *sim)
             cluster_fail(cluster, "rank %u was not stopped", r);
 }
 
-bool sim_run_schedule(uint64_t seed, bool trace, struct totals *totals)
+struct sim *sim_new(uint64_t seed, uint32_t ranks, uint32_t engines, struct totals *totals)
 {
     struct sim *sim = calloc(1, sizeof *sim);
     struct gms_core_options options = {.world = 1 + seed % 1000,
@@ -228,19 +232,16 @@ bool sim_run_schedule(uint64_t seed, bool trace, struct totals *totals)
                                        .transfer_stall_ns = 5000 * MS,
                                        .fence_report_ns = 2000 * MS,
                                        .reattach_ns = 5000 * MS};
-    bool ok;
 
-    if (!sim) {
-        fprintf(stderr, "sim: out of memory\n");
-        exit(1);
+    if (sim) {
+        sim->random_state = seed;
+        sim->totals = totals;
+        options.world_size = ranks ? ranks : sim_chance(sim, 8) ? 2 + sim_below(sim, 15) : 2 + sim_below(sim, 4);
+        sim->engine_count = engines ? engines : 1 + sim_below(sim, ENGINES);
+        sim->launch_limit = 2 + sim_below(sim, 4);
+        sim->cluster = cluster_new(&options);
     }
-    sim->random_state = seed;
-    sim->totals = totals;
-    options.world_size = sim_chance(sim, 8) ? 2 + sim_below(sim, 15) : 2 + sim_below(sim, 4);
-    sim->engine_count = 1 + sim_below(sim, ENGINES);
-    sim->launch_limit = 2 + sim_below(sim, 4);
-    sim->cluster = cluster_new(&options);
-    if (!sim->cluster) {
+    if (!sim || !sim->cluster) {
         fprintf(stderr, "sim: out of memory\n");
         exit(1);
     }
@@ -248,32 +249,46 @@ bool sim_run_schedule(uint64_t seed, bool trace, struct totals *totals)
     sim->cluster->store_may_fail = true;
     sim->cluster->context = sim;
     sim->cluster->keep_trace = false;
+    return sim;
+}
+
+void sim_free(struct sim *sim)
+{
+    cluster_free(sim->cluster);
+    free(sim->sessions);
+    free(sim);
+}
+
+bool sim_run_schedule(uint64_t seed, bool trace, struct totals *totals)
+{
+    struct sim *sim = sim_new(seed, 0, 0, totals);
+    uint32_t ranks = sim->cluster->ranks;
+    bool ok;
+
     sim->cluster->print_trace = trace;
     if (trace)
-        printf("seed %llu: %u ranks, %u engines\n", (unsigned long long)seed, options.world_size, sim->engine_count);
+        printf("seed %llu: %u ranks, %u engines\n", (unsigned long long)seed, ranks, sim->engine_count);
 
     for (uint32_t e = 0; e < sim->engine_count; e++)
         sim_launch(sim, e);
     run_faulty(sim);
-    run_quiet(sim);
-    check_rest(sim);
+    sim_come_to_rest(sim);
+    sim_check_rest(sim);
     stop(sim);
     if (sim_chance(sim, 4)) { /* a planned stop loses nothing */
         cluster_crash(sim->cluster, NULL);
         sim_restart(sim, true);
-        run_quiet(sim);
-        check_rest(sim);
+        sim_come_to_rest(sim);
+        sim_check_rest(sim);
     }
     sim_count_rows(sim);
     ok = !sim->cluster->fault[0];
     if (!ok)
         printf("FAIL seed %llu (%u ranks, %u engines): %s\n  again with: sim --seed %llu --schedules 1 --trace\n",
-               (unsigned long long)seed, options.world_size, sim->engine_count, sim->cluster->fault,
-               (unsigned long long)seed);
+               (unsigned long long)seed, ranks, sim->engine_count, sim->cluster->fault, (unsigned long long)seed);
     totals->schedules++;
     totals->steps += sim->cluster->steps;
     totals->rounds += sim->cluster->rounds;
-    cluster_free(sim->cluster);
-    free(sim);
+    sim_free(sim);
     return ok;
 }

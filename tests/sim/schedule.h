@@ -39,6 +39,12 @@ struct process {
     uint32_t parts_ended, failed_mask;
 };
 
+/* What a driver knows of a session, also when its process is dead and another one has its place. */
+struct session {
+    uint32_t engine, rank;
+    uint64_t incarnation; /* 0: not told yet */
+};
+
 struct engine {
     uint64_t launch;
     uint32_t launches;
@@ -55,7 +61,9 @@ struct totals {
 
 struct sim {
     struct cluster *cluster;
-    uint64_t random_state, sessions, launches, transfers;
+    uint64_t random_state, launches, transfers;
+    struct session *sessions; /* of this schedule; session s is sessions[s], 0 is none */
+    uint64_t session_count, session_capacity;
     uint32_t engine_count, launch_limit, salvages;
     uint32_t fault_rate, time_rate, crash_rate; /* one in so many turns */
     bool quiet;                                 /* no faults any more */
@@ -72,16 +80,28 @@ bool sim_cohort_is_gone(const struct sim *sim, uint32_t engine);
 void sim_end_process(struct sim *sim, uint32_t engine, uint32_t rank);
 /* The process does the next thing of its program, re-attaching first; false when it has nothing to do. */
 bool sim_work(struct sim *sim, uint32_t engine, uint32_t rank);
+/* Changes the proposal into one that no other rank makes. */
+void sim_be_of_another_opinion(struct gms_proposal *proposal, uint32_t rank);
 bool sim_may_dispatch(const struct sim *sim, uint32_t engine);
 void sim_dispatch(struct sim *sim, uint32_t engine);
 void sim_later_fact(struct sim *sim, uint32_t rank, uint32_t engine, uint64_t incarnation, enum gms_fact fact);
-struct process *sim_by_session(struct sim *sim, uint32_t rank, uint64_t session, uint32_t *ret_engine);
+/* NULL: not one of this schedule's. */
+struct session *sim_session(struct sim *sim, uint64_t session);
+/* The process that has this session; NULL: none any more. */
+struct process *sim_by_session(struct sim *sim, uint64_t session, uint32_t *ret_engine);
 void sim_hook(struct cluster *cluster, uint32_t rank, const struct gms_action *action);
 
 /* ---- schedule.c */
+/* A schedule that nothing has happened in yet; 0 ranks or engines: as many as the seed says. Never NULL. */
+struct sim *sim_new(uint64_t seed, uint32_t ranks, uint32_t engines, struct totals *totals);
+void sim_free(struct sim *sim);
 /* One step of the random life of everything. */
 void sim_turn(struct sim *sim);
 void sim_deliver(struct sim *sim, uint32_t index);
+/* No more faults: everything under way arrives, everybody goes on, time passes where somebody waits for it. */
+void sim_come_to_rest(struct sim *sim);
+/* What must be true then. */
+void sim_check_rest(struct sim *sim);
 /* Runs a whole schedule; false: an invariant did not hold, and it was printed. */
 bool sim_run_schedule(uint64_t seed, bool trace, struct totals *totals);
 
