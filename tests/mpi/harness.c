@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -45,7 +44,7 @@ const char *program(const char *name, char path[512])
     return path;
 }
 
-static pid_t spawn(char *const words[], const char *log, int *ret_pidfd)
+pid_t start_program(char *const words[], const char *log, int *ret_pidfd)
 {
     pid_t parent = getpid(), pid = fork();
     if (pid < 0)
@@ -95,7 +94,7 @@ static bool keeper_listens(void *context)
     return true;
 }
 
-static void show_log(const struct cluster *cluster)
+void cluster_show_log(const struct cluster *cluster)
 {
     char line[1024];
     FILE *stream = fopen(cluster->log, "re");
@@ -108,7 +107,7 @@ static void show_log(const struct cluster *cluster)
 int run_program(char *const words[], const char *log)
 {
     int pidfd = -1;
-    pid_t pid = spawn(words, log, &pidfd);
+    pid_t pid = start_program(words, log, &pidfd);
     if (!eventually(process_ended, &pidfd, HARNESS_DEADLINE_MS))
         gms_pidfd_signal(pidfd, SIGKILL);
     return reap(pid, &pidfd);
@@ -152,9 +151,9 @@ void cluster_start_keeper(struct cluster *cluster)
 {
     char path[512];
     char *words[] = {(char *)(uintptr_t)program("gms-keeper", path), "--run-dir", cluster->run_dir, NULL};
-    cluster->keeper_pid = spawn(words, cluster->log, &cluster->keeper);
+    cluster->keeper_pid = start_program(words, cluster->log, &cluster->keeper);
     if (!eventually(keeper_listens, cluster, HARNESS_DEADLINE_MS)) {
-        show_log(cluster);
+        cluster_show_log(cluster);
         fail_msg("the keeper did not start");
     }
 }
@@ -212,7 +211,7 @@ void cluster_launch(struct cluster *cluster, const char *word)
                         destination,
                         last,
                         NULL};
-    cluster->launcher_pid = spawn(cluster->report_exits ? reported : plain, cluster->log, &cluster->launcher);
+    cluster->launcher_pid = start_program(cluster->report_exits ? reported : plain, cluster->log, &cluster->launcher);
 }
 
 void cluster_start(struct cluster *cluster, const struct cluster_options *options)
@@ -235,15 +234,20 @@ static bool new_world_answers(void *context)
     return true;
 }
 
-void cluster_relaunch(struct cluster *cluster, const char *word)
+void cluster_await(struct cluster *cluster)
 {
-    cluster_launch(cluster, word);
     bool answered = eventually(new_world_answers, cluster, HARNESS_DEADLINE_MS);
     if (!answered || gms_pidfd_ended(cluster->launcher)) {
-        show_log(cluster);
+        cluster_show_log(cluster);
         fail_msg("the coordinators did not start");
     }
     cluster->world = cluster_number(cluster, 0, "world");
+}
+
+void cluster_relaunch(struct cluster *cluster, const char *word)
+{
+    cluster_launch(cluster, word);
+    cluster_await(cluster);
 }
 
 int cluster_wait_end(struct cluster *cluster, int timeout_ms)
@@ -267,10 +271,10 @@ void cluster_discard(struct cluster *cluster)
         reap(cluster->keeper_pid, &cluster->keeper);
     }
     if (getenv("GMS_TEST_SHOW_LOG") != NULL)
-        show_log(cluster);
+        cluster_show_log(cluster);
     char *words[] = {"rm", "-rf", cluster->directory, NULL};
     int pidfd = -1;
-    pid_t pid = spawn(words, "/dev/null", &pidfd);
+    pid_t pid = start_program(words, "/dev/null", &pidfd);
     reap(pid, &pidfd);
 }
 
@@ -280,7 +284,7 @@ void cluster_stop(struct cluster *cluster)
     assert_int_equal(cluster_order(cluster, 0, &down), GMS_OK);
     int code = cluster_wait_end(cluster, HARNESS_DEADLINE_MS);
     if (code != 0)
-        show_log(cluster);
+        cluster_show_log(cluster);
     assert_int_equal(code, 0);
     cluster_discard(cluster);
 }
@@ -383,208 +387,4 @@ int cluster_coordinator(const struct cluster *cluster, uint32_t rank)
     if (cluster_number(cluster, rank, "pid") != pid)
         gms_fd_close(&pidfd);
     return pidfd;
-}
-
-/* ---------------------------------------------------------------------------------------------------- engines -- */
-
-_Noreturn static void run_rank(struct engine_rank *rank, engine_body body, pid_t parent)
-{
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent)
-        _exit(127);
-    struct gms_error error = {.status = GMS_OK, .rank = -1};
-    gms_status status = body(rank, &error);
-    rank->status = status;
-    rank->error_rank = error.rank;
-    if (status != GMS_OK)
-        memcpy(rank->text, error.text, sizeof rank->text);
-    atomic_store(&rank->at, 1000);
-    _exit(status == GMS_OK ? 0 : 1);
-}
-
-void engine_start(struct engine *engine, const struct cluster *cluster, uint32_t id, const char *launch,
-                  engine_body body, uint64_t argument)
-{
-    memset(engine, 0, sizeof *engine);
-    engine->count = cluster->ranks;
-    engine->ranks =
-        mmap(NULL, HARNESS_RANKS * sizeof *engine->ranks, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(engine->ranks, MAP_FAILED);
-    for (uint32_t i = 0; i < engine->count; i++) {
-        struct engine_rank *rank = &engine->ranks[i];
-        rank->cluster = cluster;
-        rank->engine = id;
-        rank->rank = i;
-        rank->ranks = engine->count;
-        rank->argument = argument;
-        snprintf(rank->launch, sizeof rank->launch, "%s", launch);
-        /* Not rank->pid: that is shared, and what the parent writes there is not what fork returned to the child. */
-        pid_t parent = getpid(), pid = fork();
-        assert_true(pid >= 0);
-        if (pid == 0)
-            run_rank(rank, body, parent);
-        rank->pid = pid;
-        struct gms_error error;
-        assert_int_equal(gms_pidfd_open(rank->pid, &rank->pidfd, &error), GMS_OK);
-    }
-}
-
-void engine_go(struct engine *engine, int gate)
-{
-    for (uint32_t i = 0; i < engine->count; i++)
-        atomic_store(&engine->ranks[i].go, gate);
-}
-
-struct reaching {
-    struct engine *engine;
-    int step;
-};
-
-static bool all_reached(void *context)
-{
-    const struct reaching *reaching = context;
-    for (uint32_t i = 0; i < reaching->engine->count; i++)
-        if (atomic_load(&reaching->engine->ranks[i].at) < reaching->step &&
-            !gms_pidfd_ended(reaching->engine->ranks[i].pidfd))
-            return false;
-    return true;
-}
-
-bool engine_reached(struct engine *engine, int step, int timeout_ms)
-{
-    struct reaching reaching = {engine, step};
-    eventually(all_reached, &reaching, timeout_ms);
-    bool reached = true;
-    for (uint32_t i = 0; i < engine->count; i++) {
-        int at = atomic_load(&engine->ranks[i].at);
-        if (at >= step && at != 1000)
-            continue;
-        reached = false;
-        fprintf(stderr, "engine %u rank %u is at step %d, not %d: %s %s\n", engine->ranks[i].engine, i, at, step,
-                gms_status_name(engine->ranks[i].status), engine->ranks[i].text);
-    }
-    if (!reached)
-        show_log(engine->ranks[0].cluster);
-    return reached;
-}
-
-void engine_kill(struct engine *engine, uint32_t rank)
-{
-    gms_pidfd_signal(engine->ranks[rank].pidfd, SIGKILL);
-}
-
-bool engine_rank_alive(const struct engine *engine, uint32_t rank)
-{
-    return !gms_pidfd_ended(engine->ranks[rank].pidfd);
-}
-
-static bool all_ended(void *context)
-{
-    const struct engine *engine = context;
-    for (uint32_t i = 0; i < engine->count; i++)
-        if (!gms_pidfd_ended(engine->ranks[i].pidfd))
-            return false;
-    return true;
-}
-
-bool engine_wait_end(struct engine *engine, int timeout_ms)
-{
-    return eventually(all_ended, engine, timeout_ms);
-}
-
-void engine_finish(struct engine *engine)
-{
-    for (uint32_t i = 0; i < engine->count; i++) {
-        gms_pidfd_signal(engine->ranks[i].pidfd, SIGKILL);
-        reap(engine->ranks[i].pid, &engine->ranks[i].pidfd);
-    }
-    munmap(engine->ranks, HARNESS_RANKS * sizeof *engine->ranks);
-    engine->ranks = NULL;
-}
-
-/* ------------------------------------------------------------------------------------------------ for bodies --- */
-
-void rank_at(struct engine_rank *rank, int step)
-{
-    atomic_store(&rank->at, step);
-}
-
-void rank_gate(struct engine_rank *rank, int gate)
-{
-    while (atomic_load(&rank->go) < gate)
-        poll(NULL, 0, 2); /* the parent's end ends this process */
-}
-
-gms_status rank_open(struct engine_rank *rank, gms_session **ret_session, struct gms_error *error)
-{
-    const struct gms_open_options options = {.run_dir = rank->cluster->run_dir,
-                                             .rank = (int32_t)rank->rank,
-                                             .engine_id = (int32_t)rank->engine,
-                                             .launch = rank->launch};
-    return gms_open(&options, ret_session, error);
-}
-
-gms_status rank_join(gms_session *session, const struct engine_rank *rank, struct gms_membership *ret_membership,
-                     struct gms_error *error)
-{
-    const struct gms_identity identity = {.model = "test",
-                                          .dtype = "f32",
-                                          .layout = "flat",
-                                          .hash_algorithm = "none",
-                                          .engine_name = "harness",
-                                          .engine_version = "1",
-                                          .hash_seed = 1,
-                                          .block_tokens = 16,
-                                          .world_size = rank->ranks};
-    return gms_join(session, &identity, ret_membership, error);
-}
-
-gms_status rank_attach_kv(gms_session *session, uint32_t slots, gms_pool **ret_pool, struct gms_error *error)
-{
-    const struct gms_pool_description description = {
-        .name = "kv", .kind = GMS_POOL_KV, .slot_count = slots, .block_bytes = HARNESS_BLOCK_BYTES};
-    return gms_pool_attach(session, &description, ret_pool, error);
-}
-
-gms_status rank_attach_weights(gms_session *session, gms_pool **ret_pool, struct gms_error *error)
-{
-    const struct gms_pool_description description = {.name = "weights", .kind = GMS_POOL_WEIGHTS, .bytes = 65536};
-    gms_status status = gms_pool_attach(session, &description, ret_pool, error);
-    if (status != GMS_OK || !gms_pool_must_publish(*ret_pool))
-        return status;
-    memset(gms_pool_address(*ret_pool), 0x5a, gms_pool_bytes(*ret_pool));
-    status = gms_manifest_add(*ret_pool, "all", 0, 65536, error);
-    return status == GMS_OK ? gms_publish(*ret_pool, error) : status;
-}
-
-gms_status rank_serve(gms_session *session, const char *endpoint, struct gms_adoption *ret_adoption,
-                      struct gms_error *error)
-{
-    struct gms_promotion promotion;
-    gms_status status = gms_park(session, error);
-    if (status == GMS_OK)
-        status = gms_wait_promotion(session, HARNESS_DEADLINE_MS, &promotion, error);
-    if (status == GMS_OK)
-        status = gms_adopt(session, ret_adoption, error);
-    if (status == GMS_OK)
-        status = gms_wake(session, error);
-    if (status == GMS_OK)
-        status = gms_serve(session, endpoint, error);
-    return status;
-}
-
-gms_status rank_seal(gms_session *session, gms_pool *pool, uint32_t slot, struct gms_error *error)
-{
-    uint64_t generation = 0;
-    gms_token token = gms_step_begin(session);
-    gms_status status = gms_slot_acquire(pool, slot, &generation);
-    if (status != GMS_OK)
-        return gms_fail(error, status, "slot %u was not acquired", slot);
-    memset((char *)gms_pool_address(pool) + (size_t)slot * HARNESS_BLOCK_BYTES, (int)slot + 1, HARNESS_BLOCK_BYTES);
-    gms_step_complete(session, token);
-    struct gms_block block = {.token_count = 16, .part_count = 1};
-    block.hash[0] = (uint8_t)(slot + 1);
-    block.parts[0] = (struct gms_part){gms_pool_index(pool), slot, generation};
-    status = gms_block_seal(session, &block, token);
-    return status == GMS_OK ? GMS_OK : gms_fail(error, status, "slot %u was not sealed", slot);
 }

@@ -44,7 +44,9 @@ struct cluster {
 void cluster_start(struct cluster *cluster, const struct cluster_options *options);
 /* Starts the coordinators (again), with one more word on their command line (NULL: none), and does not wait. */
 void cluster_launch(struct cluster *cluster, const char *word);
-/* The same, and waits until every rank answers in a world that is not the former one. Fails the test when none does. */
+/* Waits until every rank answers in a world that is not the former one. Fails the test when none does. */
+void cluster_await(struct cluster *cluster);
+/* Launches and awaits. */
 void cluster_relaunch(struct cluster *cluster, const char *word);
 /* SIGKILL to one coordinator rank; -1: all of them. Then waits for the end of mpirun. */
 void cluster_kill_coordinators(struct cluster *cluster, int32_t rank);
@@ -61,6 +63,8 @@ int cluster_wait_end(struct cluster *cluster, int timeout_ms);
 json_t *cluster_status(const struct cluster *cluster, uint32_t rank);
 /* An integer member of the status, -1 where missing. */
 int64_t cluster_number(const struct cluster *cluster, uint32_t rank, const char *name);
+/* The coordinators' log, to stderr. */
+void cluster_show_log(const struct cluster *cluster);
 /* Is `text` in the coordinators' log? */
 bool cluster_log_has(const struct cluster *cluster, const char *text);
 /* A connected, greeted client. */
@@ -72,6 +76,8 @@ gms_status cluster_order(const struct cluster *cluster, uint32_t rank, struct gm
 int cluster_coordinator(const struct cluster *cluster, uint32_t rank);
 /* How many lines of the log hold `text`. */
 int cluster_log_count(const struct cluster *cluster, const char *text);
+/* Starts a program, its output to `log`; it ends with this process. Both are the caller's to wait for and close. */
+pid_t start_program(char *const words[], const char *log, int *ret_pidfd);
 /* Runs a program until its end (killed at 20 s); its output goes to `log`. Returns its exit code. */
 int run_program(char *const words[], const char *log);
 /* Only the keeper and the directory with its deployment file: the coordinators are the test's business. */
@@ -138,6 +144,27 @@ gms_status rank_serve(gms_session *session, const char *endpoint, struct gms_ado
                       struct gms_error *error);
 /* Leases slot `slot`, fills it, seals it under a hash made of `slot`. */
 gms_status rank_seal(gms_session *session, gms_pool *pool, uint32_t slot, struct gms_error *error);
+
+/* ---------------------------------------------------------------------------------------------- whole lives ----- */
+
+struct rank_life {
+    gms_session *session;
+    gms_pool *weights, *kv;
+    struct gms_membership membership;
+    struct gms_adoption adoption;
+};
+
+/* Up to being parked: session, join, weights, HARNESS_SLOTS of KV. */
+gms_status rank_park(struct engine_rank *rank, struct rank_life *life, struct gms_error *error);
+/* From there to serving, however long the promotion takes; `endpoint` is rank 0's word. */
+gms_status rank_take_over(struct engine_rank *rank, struct rank_life *life, const char *endpoint,
+                          struct gms_error *error);
+/* Both. */
+gms_status rank_live(struct engine_rank *rank, struct rank_life *life, const char *endpoint, struct gms_error *error);
+/* One operation of the group: the transfer `id` from dispatch to its end. *ret_finished (NULL allowed): ranks. */
+gms_status rank_operate(struct rank_life *life, uint64_t id, uint32_t *ret_finished, struct gms_error *error);
+/* Does nothing but let messages in until the parent's gate. */
+gms_status rank_idle(struct engine_rank *rank, struct rank_life *life, int gate, struct gms_error *error);
 
 enum { HARNESS_BLOCK_BYTES = 4096, HARNESS_SLOTS = 32 };
 

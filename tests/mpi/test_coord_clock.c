@@ -38,48 +38,27 @@ static void step(const char *offset)
 /* At each gate from GATE_MORE on: one operation of the group. */
 static gms_status live(struct engine_rank *rank, struct gms_error *error)
 {
-    gms_session *session = NULL;
-    gms_pool *weights = NULL, *kv = NULL;
-    struct gms_membership membership;
-    struct gms_adoption adoption;
-    struct gms_promotion promotion;
-    gms_status status = rank_open(rank, &session, error);
-    if (status == GMS_OK)
-        status = rank_join(session, rank, &membership, error);
-    if (status == GMS_OK)
-        status = rank_attach_weights(session, &weights, error);
-    if (status == GMS_OK)
-        status = rank_attach_kv(session, HARNESS_SLOTS, &kv, error);
-    if (status == GMS_OK)
-        status = gms_park(session, error);
+    struct rank_life life;
+    gms_status status = rank_park(rank, &life, error);
     if (status != GMS_OK)
         return status;
     rank_at(rank, AT_PARKED);
-    status = gms_wait_promotion(session, -1, &promotion, error);
-    if (status == GMS_OK)
-        status = gms_adopt(session, &adoption, error);
-    if (status == GMS_OK)
-        status = gms_serve(session, rank->rank == 0 ? "unix:/e" : NULL, error);
-    rank->values[0] = adoption.adopted;
-    for (uint32_t slot = 0; slot < SEALED && status == GMS_OK && adoption.adopted == 0; slot++)
-        status = rank_seal(session, kv, slot, error);
+    status = rank_take_over(rank, &life, "unix:/e", error);
+    rank->values[0] = life.adoption.adopted;
+    for (uint32_t slot = 0; slot < SEALED && status == GMS_OK && life.adoption.adopted == 0; slot++)
+        status = rank_seal(life.session, life.kv, slot, error);
     if (status != GMS_OK)
         return status;
     rank_at(rank, AT_SERVING);
     for (int gate = GATE_MORE; status == GMS_OK; gate++) {
-        struct gms_transfer_result result;
         rank_gate(rank, gate);
         if (atomic_load(&rank->go) >= GATE_END)
             break;
-        status = gms_transfer_dispatch(session, (uint64_t)gate, 1, error);
-        if (status == GMS_OK)
-            status = gms_transfer_end_part(session, (uint64_t)gate, 0, 0, error);
-        if (status == GMS_OK)
-            status = gms_transfer_wait(session, (uint64_t)gate, HARNESS_DEADLINE_MS, &result, error);
+        status = rank_operate(&life, (uint64_t)gate, NULL, error);
         if (status == GMS_OK)
             rank_at(rank, gate);
     }
-    gms_close(session);
+    gms_close(life.session);
     return status;
 }
 

@@ -22,33 +22,22 @@ enum { RANKS = 3, AT_SERVING = 1, AT_WITHOUT = 2, GATE_WITHOUT = 1, GATE_END = 2
 /* Serves; when the coordinators are gone it must go on using slots and be told of the loss by control calls. */
 static gms_status serve(struct engine_rank *rank, struct gms_error *error)
 {
-    gms_session *session = NULL;
-    gms_pool *weights = NULL, *kv = NULL;
-    struct gms_membership membership;
-    struct gms_adoption adoption;
-    gms_status status = rank_open(rank, &session, error);
+    struct rank_life life;
+    gms_status status = rank_live(rank, &life, "unix:/e", error);
     if (status == GMS_OK)
-        status = rank_join(session, rank, &membership, error);
-    if (status == GMS_OK)
-        status = rank_attach_weights(session, &weights, error);
-    if (status == GMS_OK)
-        status = rank_attach_kv(session, HARNESS_SLOTS, &kv, error);
-    if (status == GMS_OK)
-        status = rank_serve(session, rank->rank == 0 ? "unix:/e" : NULL, &adoption, error);
-    if (status == GMS_OK)
-        status = rank_seal(session, kv, 0, error);
+        status = rank_seal(life.session, life.kv, 0, error);
     if (status != GMS_OK)
         return status;
     rank_at(rank, AT_SERVING);
     rank_gate(rank, GATE_WITHOUT);
-    status = rank_seal(session, kv, 1, error);
+    status = rank_seal(life.session, life.kv, 1, error);
     rank->values[0] = (uint64_t)status;
-    rank->values[1] = (uint64_t)gms_transfer_dispatch(session, 1, 1, error);
+    rank->values[1] = (uint64_t)gms_transfer_dispatch(life.session, 1, 1, error);
     if (status != GMS_OK)
         return status;
     rank_at(rank, AT_WITHOUT);
     rank_gate(rank, GATE_END);
-    gms_close(session);
+    gms_close(life.session);
     return GMS_OK;
 }
 

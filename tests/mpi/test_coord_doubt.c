@@ -33,41 +33,25 @@ enum {
 /* Serves; lets messages in at each gate, and uses slots with and without a coordinator. */
 static gms_status live(struct engine_rank *rank, struct gms_error *error)
 {
-    gms_session *session = NULL;
-    gms_pool *weights = NULL, *kv = NULL;
-    struct gms_membership membership;
-    struct gms_adoption adoption;
-    gms_status status = rank_open(rank, &session, error);
-    if (status == GMS_OK)
-        status = rank_join(session, rank, &membership, error);
-    if (status == GMS_OK)
-        status = rank_attach_weights(session, &weights, error);
-    if (status == GMS_OK)
-        status = rank_attach_kv(session, HARNESS_SLOTS, &kv, error);
-    if (status == GMS_OK)
-        status = rank_serve(session, rank->rank == 0 ? "unix:/e" : NULL, &adoption, error);
+    struct rank_life life;
+    gms_status status = rank_live(rank, &life, "unix:/e", error);
     if (status != GMS_OK)
         return status;
-    rank->values[0] = membership.incarnation;
-    rank->values[1] = membership.epoch;
+    rank->values[0] = life.membership.incarnation;
+    rank->values[1] = life.membership.epoch;
     rank_at(rank, AT_SERVING);
     rank_gate(rank, GATE_MORE);
-    status = gms_transfer_dispatch(session, 3, 1, error); /* ends without a takeover, and is stored */
-    if (status == GMS_OK)
-        status = gms_transfer_end_part(session, 3, 0, 0, error);
-    struct gms_transfer_result result;
-    if (status == GMS_OK)
-        status = gms_transfer_wait(session, 3, HARNESS_DEADLINE_MS, &result, error);
+    status = rank_operate(&life, 3, NULL, error); /* its end is stored */
     if (status != GMS_OK)
         return status;
     rank_at(rank, AT_MORE);
     rank_gate(rank, GATE_STILL);
-    status = rank_seal(session, kv, 0, error);
+    status = rank_seal(life.session, life.kv, 0, error);
     if (status != GMS_OK)
         return status;
     rank_at(rank, AT_STILL);
     rank_gate(rank, GATE_END);
-    gms_close(session);
+    gms_close(life.session);
     return GMS_OK;
 }
 

@@ -12,44 +12,31 @@
 
 #include "harness.h"
 
-enum { AT_SERVING = 1, AT_SEALED = 2, AT_PARKED_SOON = 3, GATE_SEAL = 1, GATE_END = 2, SEALED = 5 };
+enum { AT_SERVING = 1, AT_SEALED = 2, GATE_SEAL = 1, GATE_END = 2, SEALED = 5 };
 
 /* Serves, seals SEALED slots and leases one more, then waits. */
 static gms_status primary(struct engine_rank *rank, struct gms_error *error)
 {
-    gms_session *session = NULL;
-    gms_pool *weights = NULL, *kv = NULL;
-    struct gms_membership membership;
-    struct gms_adoption adoption;
-    gms_status status = rank_open(rank, &session, error);
-    if (status == GMS_OK)
-        status = rank_join(session, rank, &membership, error);
-    if (status == GMS_OK)
-        status = rank_attach_weights(session, &weights, error);
-    if (status == GMS_OK)
-        status = rank_attach_kv(session, HARNESS_SLOTS, &kv, error);
-    if (status == GMS_OK)
-        rank_at(rank, AT_SERVING - 1);
-    if (status == GMS_OK)
-        status = rank_serve(session, rank->rank == 0 ? "unix:/nowhere" : NULL, &adoption, error);
+    struct rank_life life;
+    gms_status status = rank_live(rank, &life, "unix:/nowhere", error);
     if (status != GMS_OK)
         return status;
-    rank->values[0] = adoption.adopted;
-    rank->values[1] = adoption.idle;
-    rank->values[2] = membership.incarnation;
-    rank->values[3] = adoption.quarantined;
+    rank->values[0] = life.adoption.adopted;
+    rank->values[1] = life.adoption.idle;
+    rank->values[2] = life.membership.incarnation;
+    rank->values[3] = life.adoption.quarantined;
     rank_at(rank, AT_SERVING);
     rank_gate(rank, GATE_SEAL);
     for (uint32_t slot = 0; slot < rank->argument && status == GMS_OK; slot++)
-        status = rank_seal(session, kv, slot, error);
+        status = rank_seal(life.session, life.kv, slot, error);
     uint64_t generation;
     if (status == GMS_OK && rank->argument > 0)
-        status = gms_slot_acquire(kv, (uint32_t)rank->argument, &generation);
+        status = gms_slot_acquire(life.kv, (uint32_t)rank->argument, &generation);
     if (status != GMS_OK)
         return status;
     rank_at(rank, AT_SEALED);
     rank_gate(rank, GATE_END);
-    gms_close(session);
+    gms_close(life.session);
     return GMS_OK;
 }
 

@@ -19,70 +19,36 @@
 
 enum { RANKS = 2, SEALED = 5, AT_PARKED = 1, AT_SERVING = 2, AT_AGAIN = 3, GATE_AGAIN = 1, GATE_END = 9 };
 
-/* Does nothing but let messages in until the parent says so. */
-static gms_status idle_until(struct engine_rank *rank, gms_session *session, int gate, struct gms_error *error)
-{
-    while (atomic_load(&rank->go) < gate) {
-        struct pollfd news = {.fd = gms_event_fd(session), .events = POLLIN};
-        struct gms_promotion promotion;
-        poll(&news, 1, 5);
-        gms_status status = gms_wait_promotion(session, 0, &promotion, error);
-        if (gms_status_is_fatal_to_engine(status))
-            return status;
-    }
-    return GMS_OK;
-}
-
 /* Serves when it is its turn, seals SEALED blocks then; values[0]: adopted, values[1]: sealed ones found there. */
 static gms_status live(struct engine_rank *rank, struct gms_error *error)
 {
-    gms_session *session = NULL;
-    gms_pool *weights = NULL, *kv = NULL;
-    struct gms_membership membership;
-    struct gms_promotion promotion;
-    struct gms_adoption adoption;
-    gms_status status = rank_open(rank, &session, error);
-    if (status == GMS_OK)
-        status = rank_join(session, rank, &membership, error);
-    if (status == GMS_OK)
-        status = rank_attach_weights(session, &weights, error);
-    if (status == GMS_OK)
-        status = rank_attach_kv(session, HARNESS_SLOTS, &kv, error);
-    if (status == GMS_OK)
-        status = gms_park(session, error);
+    struct rank_life life;
+    uint32_t finished = 0;
+    gms_status status = rank_park(rank, &life, error);
     if (status != GMS_OK)
         return status;
-    rank->values[2] = membership.incarnation;
+    rank->values[2] = life.membership.incarnation;
     rank_at(rank, AT_PARKED);
-    status = gms_wait_promotion(session, -1, &promotion, error);
-    if (status == GMS_OK)
-        status = gms_adopt(session, &adoption, error);
-    if (status == GMS_OK)
-        status = gms_serve(session, rank->rank == 0 ? "unix:/here" : NULL, error);
+    status = rank_take_over(rank, &life, "unix:/here", error);
     if (status != GMS_OK)
         return status;
-    rank->values[0] = adoption.adopted;
+    rank->values[0] = life.adoption.adopted;
     for (uint32_t slot = 0; slot < SEALED; slot++)
-        rank->values[1] += gms_slot_state(kv, slot, NULL) == GMS_SLOT_SEALED;
-    for (uint32_t slot = 0; slot < SEALED && status == GMS_OK && adoption.adopted == 0; slot++)
-        status = rank_seal(session, kv, slot, error);
+        rank->values[1] += gms_slot_state(life.kv, slot, NULL) == GMS_SLOT_SEALED;
+    for (uint32_t slot = 0; slot < SEALED && status == GMS_OK && life.adoption.adopted == 0; slot++)
+        status = rank_seal(life.session, life.kv, slot, error);
     if (status != GMS_OK)
         return status;
     rank_at(rank, AT_SERVING);
-    status = idle_until(rank, session, GATE_AGAIN, error);
+    status = rank_idle(rank, &life, GATE_AGAIN, error);
     if (status == GMS_OK) /* a control operation in the new world */
-        status = gms_transfer_dispatch(session, 7, 1, error);
-    if (status == GMS_OK)
-        status = gms_transfer_end_part(session, 7, 0, 0, error);
-    struct gms_transfer_result result = {0};
-    if (status == GMS_OK)
-        status = gms_transfer_wait(session, 7, HARNESS_DEADLINE_MS, &result, error);
-    rank->values[3] = result.finished_ranks;
+        status = rank_operate(&life, 7, &finished, error);
+    rank->values[3] = finished;
     if (status != GMS_OK)
         return status;
     rank_at(rank, AT_AGAIN);
-    status = idle_until(rank, session, GATE_END, error);
-    gms_close(session);
+    status = rank_idle(rank, &life, GATE_END, error);
+    gms_close(life.session);
     return status;
 }
 

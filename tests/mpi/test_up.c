@@ -37,28 +37,13 @@ static char scratch_prefix[96];
 
 static gms_status live(struct engine_rank *rank, struct gms_error *error)
 {
-    gms_session *session = NULL;
-    gms_pool *weights = NULL, *kv = NULL;
-    struct gms_membership membership;
-    struct gms_adoption adoption;
-    struct gms_promotion promotion;
-    gms_status status = rank_open(rank, &session, error);
-    if (status == GMS_OK)
-        status = rank_join(session, rank, &membership, error);
-    if (status == GMS_OK)
-        status = rank_attach_weights(session, &weights, error);
-    if (status == GMS_OK)
-        status = rank_attach_kv(session, HARNESS_SLOTS, &kv, error);
-    if (status == GMS_OK)
-        status = rank_serve(session, rank->rank == 0 ? "unix:/e" : NULL, &adoption, error);
-    if (status == GMS_OK)
-        rank_at(rank, AT_SERVING);
-    while (status == GMS_OK && atomic_load(&rank->go) < GATE_END) {
-        struct pollfd news = {.fd = gms_event_fd(session), .events = POLLIN};
-        poll(&news, 1, 5);
-        status = gms_wait_promotion(session, 0, &promotion, error);
-    }
-    gms_close(session);
+    struct rank_life life;
+    gms_status status = rank_live(rank, &life, "unix:/e", error);
+    if (status != GMS_OK)
+        return status;
+    rank_at(rank, AT_SERVING);
+    status = rank_idle(rank, &life, GATE_END, error);
+    gms_close(life.session);
     return status;
 }
 
