@@ -94,6 +94,8 @@ static void prepare(struct gms_daemon *daemon, const struct gms_action *action)
             gms_log(GMS_LOG_NOTICE, "engine %u: %s is refused here: %s", engine,
                     gms_operation_name((enum gms_operation)key->kind), error.text);
     }
+    if (event.prepared.status == GMS_E_DESCRIPTORS) /* the numbers that matter then */
+        gms_fd_usage(&event.prepared.detail[0], &event.prepared.detail[1]);
     gms_daemon_push(daemon, &event);
 }
 

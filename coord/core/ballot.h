@@ -85,7 +85,7 @@ struct gms_ballot_proposal {
     uint16_t refused_rank;     /* lowest rank that refused; UINT16_MAX: none */
     int32_t refused_status;    /* its gms_status */
     uint16_t least_rank, greatest_rank; /* lowest ranks that hold those keys */
-    uint64_t refused_detail[2];         /* its numbers (for example bytes asked, bytes free) */
+    uint64_t refused_detail[2];         /* its numbers: bytes asked, free; descriptors used, allowed; ... */
     struct gms_digest_pair fields[GMS_PROPOSAL_FIELDS];
 };
 

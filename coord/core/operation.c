@@ -345,6 +345,10 @@ static void decide_refused(struct gms_core *core, uint32_t engine, const struct 
         gms_text_u64(&text, merged->refused_detail[0]);
         gms_text_count(&text, " bytes asked, ", merged->refused_detail[1]);
         gms_text_add(&text, " free of the device capacity");
+    } else if (status == GMS_E_DESCRIPTORS && merged->refused_detail[1]) {
+        gms_text_count(&text, "out of file descriptors, ", merged->refused_detail[0]);
+        gms_text_count(&text, " used of ", merged->refused_detail[1]);
+        gms_text_add(&text, " allowed; raise the limit (ulimit -n)");
     } else {
         gms_text_add(&text, gms_core_status_words(status));
         if (merged->refused_detail[0] || merged->refused_detail[1]) {

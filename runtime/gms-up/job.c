@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <inttypes.h>
+#include <linux/close_range.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -184,6 +185,7 @@ _Noreturn static void run_launcher(const char *const *words, const char *scratch
     int null = open("/dev/null", O_RDONLY);
     if (null >= 0)
         dup2(null, 0);
+    close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC); /* Open MPI 4's launcher dies of one beyond 1023 (V36) */
     set_environment(scratch);
     execvp(words[0], (char *const *)(uintptr_t)words);
     int error = errno;

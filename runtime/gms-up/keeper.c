@@ -36,6 +36,7 @@ static void start(struct gms_up_keeper *keeper)
         int null = open("/dev/null", O_RDONLY);
         if (null >= 0)
             dup2(null, 0);
+        close_range(STDERR_FILENO + 1, ~0U, 0);
         execvp(words[0], (char *const *)(uintptr_t)words);
         _exit(127);
     }

@@ -142,6 +142,23 @@ static void test_each_kind_refused_names_the_rank(void **state)
     }
 }
 
+/* Descriptors that ran out are told with their numbers (V36). */
+static void test_descriptors_refused_with_the_numbers(void **state)
+{
+    uint32_t engine;
+    struct cluster *c = ready_for(GMS_OPERATION_ALLOCATE, 3, &engine);
+    struct gms_proposal proposal = next_of(c, GMS_OPERATION_ALLOCATE);
+    (void)state;
+    c->prepare_status[2] = GMS_E_DESCRIPTORS;
+    c->prepare_detail[2][0] = 256;
+    c->prepare_detail[2][1] = 256;
+    struct gms_outcome outcome = everywhere(c, engine, &proposal);
+    assert_int_equal(outcome.status, GMS_E_DESCRIPTORS);
+    assert_int_equal(outcome.rank, 2);
+    assert_non_null(strstr(outcome.text, "rank 2: out of file descriptors, 256 used of 256 allowed; raise the limit"));
+    assert_agreed(c);
+}
+
 static void test_each_kind_mismatch_names_field_and_ranks(void **state)
 {
     (void)state;
@@ -633,6 +650,7 @@ int main(void)
         cmocka_unit_test(test_nothing_happens_until_all_ask),
         cmocka_unit_test(test_each_kind_commits),
         cmocka_unit_test(test_each_kind_refused_names_the_rank),
+        cmocka_unit_test(test_descriptors_refused_with_the_numbers),
         cmocka_unit_test(test_each_kind_mismatch_names_field_and_ranks),
         cmocka_unit_test(test_each_kind_expired_and_late_asker),
         cmocka_unit_test(test_each_kind_expired_while_preparing),

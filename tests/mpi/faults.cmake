@@ -1,0 +1,8 @@
+# Reported faults that need a test program of their own.
+gms_add_mpi_test(test_coord_stopped)
+foreach(case 256 inherited)
+  add_test(NAME test_coord_descriptors_${case} COMMAND test_coord_descriptors ${case})
+  set_tests_properties(test_coord_descriptors_${case} PROPERTIES
+    LABELS mpi TIMEOUT 120 RUN_SERIAL ON SKIP_RETURN_CODE 77 ENVIRONMENT "${GMS_MPI_ENVIRONMENT}")
+endforeach()
+add_dependencies(test_coord_descriptors gms-ctl)
