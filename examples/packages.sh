@@ -8,7 +8,7 @@
 # tried anyway when the tools themselves are found (packages may come from elsewhere: modules, Spack, a prefix).
 
 GMS_BUILD_PACKAGES="gcc libc6-dev cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libconfig-dev libevent-dev libjansson-dev libsqlite3-dev libxxhash-dev"
-GMS_TEST_PACKAGES="libcmocka-dev spin clang libclang-rt-dev clang-format cppcheck shellcheck codespell python3 strace procps util-linux"
+GMS_TEST_PACKAGES="libcmocka-dev spin clang libclang-rt-dev clang-format cppcheck shellcheck codespell python3 strace procps util-linux faketime"
 
 gms_package_present() {
     case $1 in
