@@ -312,6 +312,13 @@ static gms_status host_sync(struct gms_error *ret_error)
     return GMS_OK;
 }
 
+static gms_status host_copy(void *to, const void *from, uint64_t bytes, struct gms_error *ret_error)
+{
+    (void)ret_error;
+    memcpy(to, from, bytes);
+    return GMS_OK;
+}
+
 static void host_release(struct gms_vmm_handle *handle)
 {
     gms_fd_close(&handle->fd);
@@ -321,6 +328,10 @@ static void host_release(struct gms_vmm_handle *handle)
 static struct gms_vmm host = {
     .name = "host",
     .granularity_bytes = 4096,
+    .cpu_addresses = true,
+    .zeroed = true,
+    .freeze_enforced = true,
+    .swaps_in_one_step = true,
     .reserve = host_reserve,
     .unreserve = host_unreserve,
     .create = host_create,
@@ -332,6 +343,8 @@ static struct gms_vmm host = {
     .unmap = host_unmap,
     .freeze = host_freeze,
     .sync = host_sync,
+    .read = host_copy,
+    .write = host_copy,
     .release = host_release,
 };
 
