@@ -61,6 +61,7 @@ static void enter_round(struct gms_daemon *daemon, const struct gms_ballot *ball
     if (status != GMS_OK)
         gms_daemon_leave(daemon, status, error.text);
     note_signs(daemon);
+    gms_daemon_compare_environments(daemon);
     gms_daemon_push(daemon, &(struct gms_event){.type = GMS_EVENT_ROUND_DONE, .merged = &daemon->merged});
 }
 
@@ -218,7 +219,10 @@ static void reply(struct gms_daemon *daemon, const struct gms_action *action)
     message.reply.quarantined = outcome->quarantined;
     message.reply.pool_index = outcome->pool_index;
     message.reply.created = outcome->created;
-    message.reply.text = (struct gms_bytes){outcome->text, (uint32_t)strlen(outcome->text)};
+    char text[sizeof outcome->text + sizeof daemon->comparison.text + 4];
+    const char *more = gms_daemon_environment_text(daemon, outcome);
+    snprintf(text, sizeof text, "%s%s%s", outcome->text, more[0] != '\0' ? ": " : "", more);
+    message.reply.text = (struct gms_bytes){text, (uint32_t)strlen(text)};
     if (member != NULL)
         message.reply.secret = (struct gms_bytes){member->secret, sizeof member->secret};
     struct gms_pool_view pool;

@@ -11,13 +11,29 @@
 #include <xxhash.h>
 
 #include "base/clock.h"
+#include "base/launcher.h"
 #include "base/run_dir.h"
 #include "base/units.h"
 #include "config_text.h"
+#include "environment.h"
 
 /* -------------------------------------------------------------------------------------------------- table ------ */
 
-enum kind { NAME, DIRECTORY, INTEGER, SIZE, DURATION, CHOICE, ENVIRONMENT, WORDS, PROGRAM, GROUPS, END };
+enum kind {
+    NAME,
+    DIRECTORY,
+    INTEGER,
+    SIZE,
+    DURATION,
+    CHOICE,
+    ENVIRONMENT,
+    RENAMES,
+    WORDS,
+    PROGRAM,
+    GROUPS,
+    SCOPES,
+    END
+};
 
 struct setting {
     const char *name; /* "[]" marks what every group of a list has */
@@ -31,10 +47,17 @@ struct setting {
     const char *help;
 };
 
+/* One group of environment.engines or .ranks, before it is packed with the others. */
+struct scope {
+    uint32_t number, set_bytes;
+    char set[GMS_CONFIG_ENVIRONMENT_BYTES];
+};
+
 #define MEMBER(member) .offset = offsetof(struct gms_config, member), .size = sizeof(((struct gms_config *)0)->member)
 #define OVERRIDE(member)                                                                                               \
     .offset = offsetof(struct gms_config, capacity_of[0].member) - offsetof(struct gms_config, capacity_of),           \
     .size = sizeof(((struct gms_config *)0)->capacity_of[0].member)
+#define SCOPED(member) .offset = offsetof(struct scope, member), .size = sizeof(((struct scope *)0)->member)
 #define PACKED(member) MEMBER(member), .count_offset = offsetof(struct gms_config, member##_bytes)
 
 #define MIN_CAPACITY UINT64_C(4096)
@@ -71,7 +94,26 @@ static const struct setting table[] = {
      .initial = "5s", .help = "how long a transfer may lack votes before it is named in the log"},
     {"timeouts.reattach", DURATION, MEMBER(reattach_ns), .least = 100 * MS, .greatest = HOUR, .initial = "5s",
      .help = "how long a living engine rank may stay away after a restart of the coordinators before it is named"},
-    {"environment.set", ENVIRONMENT, PACKED(environment), .help = "NAME=VALUE for every engine rank, equal on all"},
+    {"environment.set", ENVIRONMENT, PACKED(environment),
+     .help = "NAME=VALUE for every engine rank; ${rank}, ${engine}, ${port}... are expanded"},
+    {"environment.engines", SCOPES, PACKED(engine_environment), .greatest = GMS_MAX_ENGINES,
+     .help = "engines that have other variables, or more"},
+    {"environment.engines[].engine", INTEGER, .required = true, SCOPED(number), .least = 0,
+     .greatest = GMS_MAX_ENGINES - 1, .help = "which engine"},
+    {"environment.engines[].set", ENVIRONMENT, .required = true, SCOPED(set),
+     .count_offset = offsetof(struct scope, set_bytes), .help = "NAME=VALUE for its ranks, over environment.set"},
+    {"environment.ranks", SCOPES, PACKED(rank_environment), .greatest = GMS_MAX_RANKS,
+     .help = "ranks that have other variables, or more"},
+    {"environment.ranks[].rank", INTEGER, .required = true, SCOPED(number), .least = 0, .greatest = GMS_MAX_RANKS - 1,
+     .help = "which rank; below `ranks`"},
+    {"environment.ranks[].set", ENVIRONMENT, .required = true, SCOPED(set),
+     .count_offset = offsetof(struct scope, set_bytes), .help = "NAME=VALUE for it in every engine, over all others"},
+    {"environment.rename", RENAMES, PACKED(rename),
+     .help = "FROM=TO, both names or PREFIX*: set under TO as well, for launchers that forward only some prefixes"},
+    {"environment.port_first", INTEGER, MEMBER(port_first), .least = 1024, .greatest = 65535, .initial = "23000",
+     .help = "MASTER_PORT is a free one from here on, another at each start of an engine"},
+    {"environment.port_count", INTEGER, MEMBER(port_count), .least = 1, .greatest = 64512, .initial = "1000",
+     .help = "how many ports"},
     {"engine.command", WORDS, PACKED(command),
      .help = "program and arguments of an engine rank that gms-failover-test --config starts"},
     {"engine.containment", CHOICE, MEMBER(containment), .initial = "auto", .choices = "auto|pid-namespace|subreaper",
@@ -90,9 +132,11 @@ static const char *const kind_text[] = {
     [DURATION] = "duration, a string with a unit such as \"10s\" or \"250ms\"",
     [CHOICE] = "string",
     [ENVIRONMENT] = "list of strings",
+    [RENAMES] = "list of strings",
     [WORDS] = "list of strings",
     [PROGRAM] = "list of strings",
     [GROUPS] = "list of groups",
+    [SCOPES] = "list of groups",
     [END] = "boolean",
 };
 
@@ -142,9 +186,11 @@ static void limits(const struct setting *row, uint64_t value, char *ret_text, si
     case DIRECTORY:
     case CHOICE:
     case ENVIRONMENT:
+    case RENAMES:
     case WORDS:
     case PROGRAM:
     case GROUPS:
+    case SCOPES:
     case END:
         snprintf(number, sizeof(number), "%llu", (unsigned long long)value);
         break;
@@ -251,11 +297,15 @@ static bool take_text(const struct setting *row, void *base, const char *text, s
             return false;
         snprintf(quoted, sizeof(quoted), "\"%s\"", text);
         return take_number(row, base, number, quoted, ret_error);
-    case INTEGER:
+    case INTEGER: /* only as a default */
+        number = strtoul(text, NULL, 10);
+        return take_number(row, base, number, text, ret_error);
     case ENVIRONMENT:
+    case RENAMES:
     case WORDS:
     case PROGRAM:
     case GROUPS:
+    case SCOPES:
     case END:
         break;
     }
@@ -267,29 +317,33 @@ static bool take_text(const struct setting *row, void *base, const char *text, s
 
 enum { MAX_WORDS = 1024 };
 
-static bool starts_with(const char *text, size_t bytes, const char *prefix)
+/* May the file set `entry`? Else *ret_error says why not. */
+static bool environment_entry(const char *entry, size_t *ret_name_bytes, struct gms_error *ret_error)
 {
-    size_t length = strlen(prefix);
-    return bytes >= length && memcmp(text, prefix, length) == 0;
-}
-
-/* NULL when `entry` may be set by the file, else why not. */
-static const char *environment_problem(const char *entry, size_t *ret_name_bytes)
-{
-    static const char *const ours[] = {"GMS_RUN_DIR", "GMS_RANK", "GMS_WORLD_SIZE", "GMS_LAUNCH_ID", "ENGINE_ID"};
-    static const char *const launchers[] = {"OMPI_", "PMIX_", "PRTE_", "SLURM_", "PALS_"};
+    static const char *const ours[] = {"GMS_RUN_DIR", "GMS_RANK",       "GMS_WORLD_SIZE",  "GMS_LAUNCH_ID",
+                                       "ENGINE_ID",   "GMS_RANK_NAMES", "GMS_AGREED_NAMES"};
     size_t bytes = strspn(entry, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789");
 
     *ret_name_bytes = bytes;
-    if (entry[bytes] != '=' || bytes == 0 || (entry[0] >= '0' && entry[0] <= '9'))
-        return "is not NAME=VALUE with a name of letters, digits and _, no digit first";
-    for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
-        if (bytes == strlen(ours[i]) && memcmp(entry, ours[i], bytes) == 0)
-            return "is set by gms-exec for every rank and cannot be set here";
-    for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++)
-        if (starts_with(entry, bytes, launchers[i]))
-            return "belongs to the launcher of each job and cannot be set here";
-    return NULL;
+    if (entry[bytes] != '=' || bytes == 0 || (entry[0] >= '0' && entry[0] <= '9')) {
+        gms_fail(ret_error, GMS_E_CONFIG, "is not NAME=VALUE with a name of letters, digits and _, no digit first");
+        return false;
+    }
+    for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++) {
+        if (bytes == strlen(ours[i]) && memcmp(entry, ours[i], bytes) == 0) {
+            gms_fail(ret_error, GMS_E_CONFIG, "is set by gms-exec for every rank and cannot be set here");
+            return false;
+        }
+    }
+    if (gms_is_launcher_name(entry, bytes)) {
+        gms_fail(ret_error, GMS_E_CONFIG, "belongs to the launcher of each job and cannot be set here");
+        return false;
+    }
+    if (strcmp(entry, "FAILOVER_LOCK_PATH=") == 0) {
+        gms_fail(ret_error, GMS_E_CONFIG, "names no file; leave it out, or give it a path");
+        return false;
+    }
+    return gms_environment_check_value(entry + bytes + 1, ret_error);
 }
 
 static const char *find_variable(const char *packed, size_t bytes, const char *name, size_t name_bytes)
@@ -314,6 +368,7 @@ static void take_list(struct reading *reading, const struct setting *row, void *
     for (int i = 0; i < count; i++) {
         const config_setting_t *element = config_setting_get_elem(node, (unsigned)i);
         const char *word = config_setting_get_string(element), *why = NULL;
+        struct gms_error error;
         if (!word) {
             PROBLEM(reading, element, "%s: entry %d is not a string", row->name, i + 1);
             continue;
@@ -321,9 +376,13 @@ static void take_list(struct reading *reading, const struct setting *row, void *
         size_t length = strlen(word);
         gms_config_quote(word, length, quoted);
         if (row->kind == ENVIRONMENT) {
-            why = environment_problem(word, &name_bytes);
-            if (!why && find_variable(packed, used, word, name_bytes))
+            if (!environment_entry(word, &name_bytes, &error))
+                why = error.text;
+            else if (find_variable(packed, used, word, name_bytes))
                 why = "is set twice";
+        } else if (row->kind == RENAMES) {
+            if (!gms_environment_check_rename(word, &error))
+                why = error.text;
         } else if (i == 0 && length == 0) {
             why = "is no program's name";
         } else if (i == 0 && row->kind == PROGRAM && word[0] != '/') {
@@ -382,6 +441,63 @@ static void take_groups(struct reading *reading, const struct setting *row, cons
     config->capacity_of_count = (uint32_t)count;
 }
 
+/* One group's variables, behind those of the others, each with the group's number. */
+static void pack_scope(struct reading *reading, const struct setting *row, const config_setting_t *element,
+                       const struct scope *scope)
+{
+    char *packed = (char *)reading->config + row->offset, number[16];
+    uint32_t used;
+    memcpy(&used, (char *)reading->config + row->count_offset, sizeof(used));
+    size_t digits = (size_t)snprintf(number, sizeof(number), "%u ", scope->number);
+    for (uint32_t at = 0; at < used; at += (uint32_t)strlen(packed + at) + 1) {
+        if (strncmp(packed + at, number, digits) == 0) {
+            PROBLEM(reading, element, "%s: %u stands here twice", row->name, scope->number);
+            return;
+        }
+    }
+    for (uint32_t at = 0; at < scope->set_bytes; at += (uint32_t)strlen(scope->set + at) + 1) {
+        size_t length = strlen(scope->set + at) + 1;
+        if (used + digits + length > row->size) {
+            PROBLEM(reading, element, "%s: longer than %zu bytes in all", row->name, row->size);
+            return;
+        }
+        memcpy(packed + used, number, digits);
+        memcpy(packed + used + digits, scope->set + at, length);
+        used += (uint32_t)(digits + length);
+    }
+    memcpy((char *)reading->config + row->count_offset, &used, sizeof(used));
+}
+
+static void take_scopes(struct reading *reading, const struct setting *row, const config_setting_t *node)
+{
+    int count = config_setting_length(node);
+    char prefix[64];
+    struct scope *scope = malloc(sizeof(*scope));
+
+    if (!scope) {
+        PROBLEM(reading, node, "%s: no memory for %zu bytes", row->name, sizeof(*scope));
+        return;
+    }
+    snprintf(prefix, sizeof(prefix), "%s[].", row->name);
+    for (int i = 0; i < count; i++) {
+        const config_setting_t *element = config_setting_get_elem(node, (unsigned)i);
+        unsigned problems = reading->problems.count;
+        uint64_t seen = 0;
+        memset(scope, 0, sizeof(*scope));
+        if (!config_setting_is_group(element)) {
+            PROBLEM(reading, element, "%s: entry %d is not a group { ... }", row->name, i + 1);
+            continue;
+        }
+        walk(reading, element, prefix, scope, &seen);
+        for (unsigned r = 0; r < SETTINGS; r++)
+            if (row_in_list(&table[r], row) && table[r].required && !(seen & (UINT64_C(1) << r)))
+                PROBLEM(reading, element, "%s: is missing in entry %d", table[r].name, i + 1);
+        if (reading->problems.count == problems)
+            pack_scope(reading, row, element, scope);
+    }
+    free(scope);
+}
+
 /* The type that the file gave a setting, for texts. */
 static const char *type_text(const config_setting_t *node)
 {
@@ -409,7 +525,9 @@ static void take(struct reading *reading, const struct setting *row, void *base,
 {
     struct gms_error error;
     int type = config_setting_type(node);
-    bool is_list = type == CONFIG_TYPE_LIST || (type == CONFIG_TYPE_ARRAY && row->kind != GROUPS), fits = false;
+    bool is_list =
+             type == CONFIG_TYPE_LIST || (type == CONFIG_TYPE_ARRAY && row->kind != GROUPS && row->kind != SCOPES),
+         fits = false;
     char number[24];
 
     switch (row->kind) {
@@ -433,6 +551,7 @@ static void take(struct reading *reading, const struct setting *row, void *base,
             PROBLEM(reading, node, "%s: %s", row->name, error.text);
         break;
     case ENVIRONMENT:
+    case RENAMES:
     case WORDS:
     case PROGRAM:
         fits = is_list;
@@ -443,6 +562,11 @@ static void take(struct reading *reading, const struct setting *row, void *base,
         fits = is_list;
         if (fits)
             take_groups(reading, row, node);
+        break;
+    case SCOPES:
+        fits = is_list;
+        if (fits)
+            take_scopes(reading, row, node);
         break;
     case END:
         fits = type == CONFIG_TYPE_BOOL;
@@ -550,6 +674,19 @@ static void check_together(struct reading *reading, const config_t *parsed)
             if (config->capacity_of[i].rank == config->capacity_of[j].rank)
                 PROBLEM(reading, node, "memory.capacity_of: rank %u stands here twice", config->capacity_of[i].rank);
     }
+    node = config_lookup(parsed, "environment.ranks");
+    for (uint32_t at = 0; at < config->rank_environment_bytes;
+         at += (uint32_t)strlen(config->rank_environment + at) + 1) {
+        unsigned long rank = strtoul(config->rank_environment + at, NULL, 10);
+        if (rank >= config->ranks) {
+            PROBLEM(reading, node, "environment.ranks: rank %lu does not exist; ranks = %u", rank, config->ranks);
+            break;
+        }
+    }
+    if (config->port_first + config->port_count > 65536)
+        PROBLEM(reading, config_lookup(parsed, "environment"),
+                "environment.port_first %u with port_count %u goes beyond port 65535", config->port_first,
+                config->port_count);
     node = config_lookup(parsed, "run_dir");
     for (unsigned i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
         char path[GMS_RUN_PATH_BYTES];

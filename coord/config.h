@@ -11,15 +11,18 @@
  *   kv          : { verify = "full" | "none"; };
  *   timeouts    : { operation = "10s"; round = "5s"; heartbeat = "5s"; fence_report = "2s"; transfer_stall = "5s";
  *                  reattach = "5s"; };
- *   environment : { set = ( "NAME=VALUE", ... ); };   GMS_* and what engines need, equal on all ranks
+ *   environment : { set = ( "NAME=VALUE", ... );      for every engine rank; ${...} as environment.h says
+ *                   engines = ( { engine = 1; set = ( "NAME=VALUE" ); } );   over it, for one engine
+ *                   ranks = ( { rank = 3; set = ( "NAME=VALUE" ); } );       over that, for one rank
+ *                   rename = ( "GMS_*=TLLM_GMS_*" ); port_first = 23000; port_count = 1000; };
  *   engine      : { command = ( "minillm", "--layers", "4" ); containment = "auto" | "pid-namespace" | "subreaper"; };
  *   hooks       : { on_serving = ( "/path/prog", ... ); };   optional; run on rank 0 with GMS_EPOCH and GMS_ENDPOINT
  *   complete    = true;              required, the last line: a file cut short is refused (V38)
  *
  * Unknown settings, wrong types, missing units, duplicates and values out of range are errors with file:line.
  * `@include "NAME"` at the start of a line reads a file beside the deployment file; its last line is `# complete`.
- * Of `environment.set`, what gms-exec sets itself (GMS_RUN_DIR, GMS_RANK, GMS_WORLD_SIZE, GMS_LAUNCH_ID, ENGINE_ID) and
- * launcher variables (OMPI_, PMIX_, PRTE_, SLURM_, PALS_) are refused.
+ * Of `environment`, what gms-exec sets itself (GMS_RUN_DIR, GMS_RANK, GMS_WORLD_SIZE, GMS_LAUNCH_ID, ENGINE_ID) and
+ * what a launcher says of a process's place (base/launcher.h) are refused; MCA settings are not.
  */
 #ifndef GMS_COORD_CONFIG_H
 #define GMS_COORD_CONFIG_H
@@ -35,6 +38,7 @@
 enum {
     GMS_CONFIG_PATH_BYTES = 256,
     GMS_CONFIG_ENVIRONMENT_BYTES = 64 * 1024,
+    GMS_CONFIG_RENAME_BYTES = 8 * 1024,
     GMS_CONFIG_COMMAND_BYTES = 8 * 1024,
     GMS_CONFIG_FILE_BYTES = 256 * 1024, /* of one file */
     GMS_CONFIG_OVERRIDES = 16,
@@ -57,9 +61,14 @@ struct gms_config {
     bool kv_verify_full;
     enum gms_containment containment;
     uint64_t operation_timeout_ns, round_timeout_ns, heartbeat_ns, fence_report_ns, transfer_stall_ns, reattach_ns;
-    uint32_t environment_bytes, command_bytes, on_serving_bytes;
-    char environment[GMS_CONFIG_ENVIRONMENT_BYTES]; /* "NAME=VALUE\0" repeated */
-    char command[GMS_CONFIG_COMMAND_BYTES];         /* "word\0" repeated */
+    uint32_t port_first, port_count; /* for MASTER_PORT */
+    uint32_t environment_bytes, engine_environment_bytes, rank_environment_bytes, rename_bytes, command_bytes,
+        on_serving_bytes;
+    char environment[GMS_CONFIG_ENVIRONMENT_BYTES];        /* "NAME=VALUE\0" repeated, ${...} not expanded */
+    char engine_environment[GMS_CONFIG_ENVIRONMENT_BYTES]; /* "ENGINE NAME=VALUE\0" repeated */
+    char rank_environment[GMS_CONFIG_ENVIRONMENT_BYTES];   /* "RANK NAME=VALUE\0" repeated */
+    char rename[GMS_CONFIG_RENAME_BYTES];                  /* "FROM=TO\0" repeated */
+    char command[GMS_CONFIG_COMMAND_BYTES];                /* "word\0" repeated */
     char on_serving[GMS_CONFIG_COMMAND_BYTES];
 };
 

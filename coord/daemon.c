@@ -241,6 +241,7 @@ gms_status gms_daemon_open(const struct gms_daemon_options *options, struct gms_
     daemon->ranks = gms_round_size(options->round);
     daemon->hook_fd = -1;
     daemon->copies = options->copies;
+    gms_ports_init(&daemon->ports, config->port_first, config->port_count);
 
     gms_status status = open_loop(daemon, ret_error);
     if (status == GMS_OK) {
@@ -282,6 +283,7 @@ gms_status gms_daemon_open(const struct gms_daemon_options *options, struct gms_
                                                       .ranks = daemon->ranks,
                                                       .heartbeat_ns = config->heartbeat_ns,
                                                       .rung = on_rung,
+                                                      .noted = gms_daemon_noted,
                                                       .lost = on_lost,
                                                       .beat = on_beat,
                                                       .context = daemon};

@@ -26,6 +26,12 @@ enum {
 };
 
 /* All borrowed for the daemon's life. */
+/* Where this rank is among the others. */
+struct gms_daemon_place {
+    uint32_t local_rank, local_ranks; /* among those of its host, in order of ranks */
+    char host[65], master_address[65];
+};
+
 struct gms_daemon_options {
     const struct gms_config *config;
     struct gms_round *round;
@@ -36,6 +42,9 @@ struct gms_daemon_options {
     enum gms_recovery_verdict verdict; /* not REFUSE */
     const void *snapshot;              /* FRESH: NULL; else in the store already */
     size_t snapshot_bytes;
+    const void *inherited; /* variables that rank 0 brings (environment.h) */
+    size_t inherited_bytes;
+    struct gms_daemon_place place;
 };
 
 /* Opens this rank's sockets and its core. Errors: those of the parts; nothing stays open after failure. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the daemon's own files share: daemon.c (loop, events), requests.c (messages in), actions.c (actions out),
- * keeping.c (keeper, gms-exec), resume.c (going on from an earlier world), status.c, timeline.c, hook.c. Nobody else
- * includes this.
+ * keeping.c (keeper, gms-exec), distribution.c (environments), resume.c (going on from an earlier world), status.c,
+ * timeline.c, hook.c. Nobody else includes this.
  */
 #ifndef GMS_COORD_DAEMON_STATE_H
 #define GMS_COORD_DAEMON_STATE_H
@@ -20,6 +20,7 @@
 #include "members.h"
 #include "gms-keeper/client.h"
 #include "pools.h"
+#include "ports.h"
 #include "sessions.h"
 #include "timeline.h"
 
@@ -52,6 +53,12 @@ struct gms_daemon {
     size_t queue_capacity, queue_head, queue_count;
     struct gms_ballot merged;
     struct gms_actions actions;
+
+    struct gms_ports ports;
+    struct {
+        uint64_t launch; /* the last start whose ranks' environments differed */
+        char text[256];  /* in what */
+    } comparison;
 };
 
 /* Appends an event; its time is set when it is applied. Call gms_daemon_run_events from the loop's callbacks then. */
@@ -83,6 +90,13 @@ gms_status gms_daemon_resume_open(struct gms_daemon *daemon, const struct gms_co
 void gms_daemon_resume_begin(struct gms_daemon *daemon);
 /* Forgets members that the group does not know and whose processes have ended. */
 void gms_daemon_sweep(struct gms_daemon *daemon);
+/* distribution.c: the agreed environment. give: answers gms-exec, now or when rank 0 has said the port. noted: the
+ * doorbell's callback. compare: after a round, if ranks of a joining engine have different environments (a collective).
+ * text: what to add to a refused join, "" for nothing. */
+void gms_daemon_give_environment(struct gms_daemon *daemon, struct gms_client *client, uint32_t request_id);
+void gms_daemon_noted(void *context, uint32_t from, uint64_t key, uint32_t value);
+void gms_daemon_compare_environments(struct gms_daemon *daemon);
+const char *gms_daemon_environment_text(const struct gms_daemon *daemon, const struct gms_outcome *outcome);
 /* hook.c: runs hooks.on_serving, at most one at a time and not for ever; MPI is not touched in the child. */
 void gms_daemon_run_hook(struct gms_daemon *daemon, uint64_t epoch);
 void gms_daemon_end_hook(struct gms_daemon *daemon);

@@ -15,12 +15,12 @@
 #include "wire/channel.h"
 
 enum { MAGIC = 0x42534d47 }; /* "GMSB" */
-enum kind { KIND_GREETING = 1, KIND_RING = 2, KIND_BEAT = 3 };
+enum kind { KIND_GREETING = 1, KIND_RING = 2, KIND_BEAT = 3, KIND_NOTE = 4 };
 
 struct datagram {
     uint32_t magic, kind;
     uint64_t world, round;
-    uint32_t rank, reserved;
+    uint32_t rank, value;
 };
 _Static_assert(sizeof(struct datagram) == 32, "the doorbell's format");
 
@@ -54,11 +54,11 @@ static void report_lost(struct gms_doorbell *doorbell, uint32_t rank, const char
 }
 
 /* False: the socket is full. A dead peer is found by reading, so it counts as sent here. */
-static bool send_to(struct peer *peer, enum kind kind, uint64_t round)
+static bool send_to(struct peer *peer, enum kind kind, uint64_t round, uint32_t value)
 {
     const struct gms_doorbell_options *options = &peer->doorbell->options;
     struct datagram datagram = {
-        .magic = MAGIC, .kind = kind, .world = options->world, .round = round, .rank = options->rank};
+        .magic = MAGIC, .kind = kind, .world = options->world, .round = round, .rank = options->rank, .value = value};
     ssize_t sent;
     do
         sent = send(peer->fd, &datagram, sizeof datagram, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -81,6 +81,8 @@ static bool drain(struct peer *peer, uint64_t *inout_round)
         if (got != sizeof datagram || datagram.magic != MAGIC || datagram.world != peer->doorbell->options.world)
             continue; /* not ours to understand; it proves no life either */
         peer->heard_ns = gms_clock_ns();
+        if (datagram.kind == KIND_NOTE && peer->doorbell->options.noted != NULL)
+            peer->doorbell->options.noted(peer->doorbell->options.context, peer->rank, datagram.round, datagram.value);
         if (datagram.kind == KIND_RING && datagram.round > *inout_round)
             *inout_round = datagram.round;
     }
@@ -107,7 +109,7 @@ static void on_writable(evutil_socket_t fd, short what, void *context)
     struct peer *peer = context;
     (void)fd;
     (void)what;
-    if (peer->unsent_round != 0 && send_to(peer, KIND_RING, peer->unsent_round))
+    if (peer->unsent_round != 0 && send_to(peer, KIND_RING, peer->unsent_round, 0))
         peer->unsent_round = 0;
     if (peer->unsent_round != 0)
         event_add(peer->writable, NULL);
@@ -136,7 +138,7 @@ static void on_beat(evutil_socket_t fd, short what, void *context)
                 return;
             }
         }
-        send_to(peer, KIND_BEAT, 0); /* full: then it has beats enough to read */
+        send_to(peer, KIND_BEAT, 0, 0); /* full: then it has beats enough to read */
     }
     if (round != 0)
         options->rung(options->context, round);
@@ -184,7 +186,7 @@ static gms_status connect_to(struct gms_doorbell *doorbell, uint32_t rank, uint6
             return status;
         poll(NULL, 0, left_ms < 10 ? left_ms : 10); /* it listens already; only a full backlog comes here */
     }
-    send_to(peer, KIND_GREETING, 0);
+    send_to(peer, KIND_GREETING, 0, 0);
     return GMS_OK;
 }
 
@@ -289,11 +291,17 @@ void gms_doorbell_ring(struct gms_doorbell *doorbell, uint64_t round)
         struct peer *peer = &doorbell->peers[rank];
         if (peer->fd < 0)
             continue;
-        if (peer->unsent_round == 0 && send_to(peer, KIND_RING, round))
+        if (peer->unsent_round == 0 && send_to(peer, KIND_RING, round, 0))
             continue;
         peer->unsent_round = round;
         event_add(peer->writable, NULL);
     }
+}
+
+bool gms_doorbell_note(struct gms_doorbell *doorbell, uint32_t to, uint64_t key, uint32_t value)
+{
+    struct peer *peer = to < doorbell->options.ranks ? &doorbell->peers[to] : NULL;
+    return peer != NULL && peer->fd >= 0 && send_to(peer, KIND_NOTE, key, value);
 }
 
 bool gms_doorbell_any_closed(const struct gms_doorbell *doorbell)

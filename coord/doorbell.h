@@ -7,7 +7,10 @@
  *
  * One datagram, 32 bytes, this machine's byte order (the mesh never leaves the node):
  *
- *   u32 magic "GMSB" | u32 kind (1 greeting, 2 ring, 3 beat) | u64 world | u64 round | u32 rank | u32 reserved
+ *   u32 magic "GMSB" | u32 kind (1 greeting, 2 ring, 3 beat, 4 note) | u64 world | u64 round | u32 rank | u32 value
+ *
+ * A note is a key (in the place of the round) and a number for one peer; it decides nothing, and one that does not fit
+ * the socket is dropped: whoever needs an answer asks again.
  *
  * Main thread only.
  */
@@ -31,6 +34,8 @@ struct gms_doorbell_options {
     uint64_t heartbeat_ns;
     /* Somebody wants round `round`. Called from the loop, never from inside a call of this header. */
     void (*rung)(void *context, uint64_t round);
+    /* A peer left a note. Called from the loop. NULL: notes are not expected. */
+    void (*noted)(void *context, uint32_t from, uint64_t key, uint32_t value);
     /* A peer is dead or silent; `text` names it and says why. The caller is expected to end the process. */
     void (*lost)(void *context, const char *text);
     /* After each heartbeat: what else must be looked at now and then, without a wake-up of its own. NULL allowed. */
@@ -52,6 +57,9 @@ gms_status gms_doorbell_connect(struct gms_doorbell *doorbell, struct event_base
 
 /* Rings all peers for `round`; never blocks. Rounds at or below one already rung are not sent again. */
 void gms_doorbell_ring(struct gms_doorbell *doorbell, uint64_t round);
+
+/* Leaves a note with one peer; never blocks. False: it does not fit now, or there is no such peer. */
+bool gms_doorbell_note(struct gms_doorbell *doorbell, uint32_t to, uint64_t key, uint32_t value);
 
 /* Whether some peer's end is closed, asked of the kernel now (for use while the loop does not run). */
 bool gms_doorbell_any_closed(const struct gms_doorbell *doorbell);

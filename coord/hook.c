@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/launcher.h"
 #include "base/log.h"
 #include "daemon_state.h"
 
@@ -69,7 +70,7 @@ static void on_hook_deadline(evutil_socket_t fd, short what, void *context)
 /* This process's variables without the launcher's, and two more. Pointers into environ; the array is the caller's. */
 static char **hook_environment(char *epoch, char *endpoint)
 {
-    static const char *const launchers[] = {"OMPI_", "PMIX_", "PRTE_", "PMI_", "SLURM_", "GMS_EPOCH=", "GMS_ENDPOINT="};
+    static const char *const ours[] = {"GMS_EPOCH=", "GMS_ENDPOINT="};
     size_t count = 0;
     while (environ[count] != NULL)
         count++;
@@ -78,9 +79,9 @@ static char **hook_environment(char *epoch, char *endpoint)
         return NULL;
     size_t filled = 0;
     for (size_t i = 0; i < count; i++) {
-        bool kept = true;
-        for (size_t j = 0; j < sizeof launchers / sizeof launchers[0]; j++)
-            kept = kept && strncmp(environ[i], launchers[j], strlen(launchers[j])) != 0;
+        bool kept = !gms_is_launcher_name(environ[i], strcspn(environ[i], "="));
+        for (size_t j = 0; j < sizeof ours / sizeof ours[0]; j++)
+            kept = kept && strncmp(environ[i], ours[j], strlen(ours[j])) != 0;
         if (kept)
             list[filled++] = environ[i];
     }

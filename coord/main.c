@@ -24,6 +24,7 @@
 #include "earlier.h"
 #include "gms-keeper/client.h"
 #include "gms/version.h"
+#include "inherit.h"
 
 enum { START_SECONDS = 30, FINALIZE_SECONDS = 5, LAST_WORDS_MS = 200, REFILL_MS = 3000, REFILL_PAUSE_MS = 20 };
 enum option_key {
@@ -171,6 +172,9 @@ struct start {
     struct gms_recovery_decision decision;
     void *snapshot;          /* owned; this rank's, then the group's */
     uint32_t snapshot_bytes; /* 0: none */
+    struct gms_daemon_place place;
+    char *inherited; /* owned; rank 0's variables that engines get */
+    size_t inherited_bytes;
     struct gms_daemon *daemon;
 };
 
@@ -198,33 +202,60 @@ static gms_status check_world(struct start *start, struct gms_error *ret_error)
 
 /* What rank 0 has and every other rank must have too. */
 struct place {
-    char host[65];
+    char host[sizeof((struct gms_daemon_place *)0)->host];
     int application;
 };
 
-static gms_status check_place(struct start *start, struct gms_error *ret_error)
+static gms_status compare_place(struct start *start, const struct place *mine, const struct place *first,
+                                struct gms_error *ret_error)
 {
-    struct utsname name;
-    struct place mine = {.application = gms_round_application(start->round)}, first;
-    if (uname(&name) == 0)
-        snprintf(mine.host, sizeof mine.host, "%s", name.nodename);
-    first = mine;
-    gms_status status = gms_round_share(start->round, &first, sizeof first, ret_error);
-    if (status != GMS_OK)
-        return status;
-    first.host[sizeof first.host - 1] = '\0';
-    if (mine.application != first.application)
+    if (mine->application != first->application)
         return gms_fail(
             ret_error, GMS_E_CONFIG,
             "rank %u is program %d of an MPMD launch, rank 0 is program %d: give the coordinators an mpirun "
             "or srun of their own",
-            start->rank, mine.application, first.application);
-    if (strcmp(mine.host, first.host) != 0)
+            start->rank, mine->application, first->application);
+    if (strcmp(mine->host, first->host) != 0)
         return gms_fail(ret_error, GMS_E_UNSUPPORTED,
                         "rank %u is on host %s, rank 0 on %s: doorbells between hosts are not built yet, keep one "
                         "deployment's ranks on one host",
-                        start->rank, mine.host, first.host);
+                        start->rank, mine->host, first->host);
     return GMS_OK;
+}
+
+static gms_status check_place(struct start *start, struct gms_error *ret_error)
+{
+    struct utsname name;
+    uint32_t ranks = gms_round_size(start->round);
+    struct gms_daemon_place *place = &start->place;
+    struct place mine = {.application = gms_round_application(start->round)};
+    struct place *all = calloc(ranks, sizeof *all);
+    if (all == NULL)
+        return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for the hosts of %u ranks", ranks);
+    if (uname(&name) == 0)
+        snprintf(mine.host, sizeof mine.host, "%s", name.nodename);
+    gms_status status = gms_round_gather(start->round, &mine, sizeof mine, all, ret_error);
+    if (status != GMS_OK)
+        return status; /* MPI may still write there */
+    snprintf(place->host, sizeof place->host, "%s", mine.host);
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        all[rank].host[sizeof all[rank].host - 1] = '\0';
+        if (strcmp(all[rank].host, mine.host) != 0)
+            continue;
+        place->local_ranks++;
+        place->local_rank += rank < start->rank;
+    }
+    snprintf(place->master_address, sizeof place->master_address, "%s",
+             place->local_ranks == ranks ? "127.0.0.1" : all[0].host);
+    status = compare_place(start, &mine, &all[0], ret_error);
+    free(all);
+    return status;
+}
+
+static gms_status agree_on_environment(struct start *start, struct gms_error *ret_error)
+{
+    return gms_inherit_together(start->round, start->config, &start->place, &start->inherited, &start->inherited_bytes,
+                                ret_error);
 }
 
 /* A number that no earlier start had: time since boot, and greater than what the keeper has ever granted. */
@@ -477,7 +508,10 @@ static gms_status open_rank(struct start *start, struct gms_error *ret_error)
                                               .world = start->world,
                                               .verdict = start->decision.verdict,
                                               .snapshot = start->snapshot,
-                                              .snapshot_bytes = start->snapshot_bytes};
+                                              .snapshot_bytes = start->snapshot_bytes,
+                                              .inherited = start->inherited,
+                                              .inherited_bytes = start->inherited_bytes,
+                                              .place = start->place};
     return gms_daemon_open(&daemon, &start->daemon, ret_error);
 }
 
@@ -505,6 +539,8 @@ static gms_status start_together(struct start *start, struct gms_error *ret_erro
     if (status == GMS_OK)
         status = together(start, check_place, ret_error);
     if (status == GMS_OK)
+        status = agree_on_environment(start, ret_error);
+    if (status == GMS_OK)
         status = choose_world(start, ret_error);
     if (status == GMS_OK)
         status = together(start, check_earlier, ret_error);
@@ -528,6 +564,7 @@ static void close_rank(struct start *start)
     gms_copies_close(start->copies);
     gms_keeper_disconnect(&start->keeper);
     free(start->snapshot);
+    free(start->inherited);
 }
 
 static void give_up_on_finalize(int number)

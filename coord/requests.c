@@ -259,12 +259,8 @@ static void engine_said(struct gms_daemon *daemon, struct gms_client *client, st
 
 static void exec_said(struct gms_daemon *daemon, struct gms_client *client, struct gms_message *message)
 {
-    const struct gms_config *config = daemon->options.config;
     if (message->type == GMS_MESSAGE_ENVIRONMENT) {
-        struct gms_message reply = {.type = GMS_MESSAGE_ENVIRONMENT_REPLY, .request_id = message->request_id};
-        reply.environment_reply.variables = (struct gms_bytes){config->environment, config->environment_bytes};
-        reply.environment_reply.digest = XXH3_64bits(config->environment, config->environment_bytes);
-        gms_sessions_send(client, &reply);
+        gms_daemon_give_environment(daemon, client, message->request_id);
         return;
     }
     if (message->type != GMS_MESSAGE_CONTAINER) {

@@ -69,8 +69,9 @@ struct gms_client {
     uint64_t incarnation;     /* 0 until joined */
     uint64_t identity_digest; /* of its KV, as it said when it joined */
     bool leaving, condemned;
-    bool attached_again; /* it has not repeated READY yet */
-    bool has_copies;     /* exec: it was sent the whole list, and is told of every change */
+    bool attached_again;          /* it has not repeated READY yet */
+    bool has_copies;              /* exec: it was sent the whole list, and is told of every change */
+    uint32_t environment_request; /* exec: asked for its environment, not answered yet; 0: no */
     struct gms_call call;
     char endpoint[256];
     uint32_t transfer_request; /* the DISPATCH or END that is being answered */

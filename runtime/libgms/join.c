@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -48,15 +50,36 @@ static void digest_readability(struct digest *digest, const struct gms_identity 
     digest_number(digest, identity->world_size);
 }
 
-/* What the coordinator sets for every engine rank of this start. A name that is not set is not in the list, so unset
- * and empty differ. */
+/* ------------------------------------------------------------------------------------------- environment ----- */
+
+/* Room for the words about the identity and the rest of the message. */
+enum { VARIABLES_BYTES = GMS_WIRE_MAX_BYTES - 8 * 1024 };
+
+/* Is the name one of those in `list`, separated by spaces? NULL: an empty list. */
+static bool in_list(const char *list, const char *name, size_t bytes)
+{
+    for (const char *at = list; at != NULL && *at != '\0'; at += strspn(at, " ")) {
+        const size_t length = strcspn(at, " ");
+        if (length == bytes && memcmp(at, name, bytes) == 0)
+            return true;
+        at += length;
+    }
+    return false;
+}
+
+/* What must be equal on all ranks of this start: GMS_ variables, and those that the coordinators handed out. A name
+ * that is not set is not in the list, so unset and empty differ. */
 static bool agreed_variable(const char *assignment)
 {
-    static const char *const exact[] = {"ENGINE_ID=", "FAILOVER_LOCK_PATH="};
+    static const char *const exact[] = {"ENGINE_ID", "FAILOVER_LOCK_PATH"};
+    const size_t bytes = strcspn(assignment, "=");
+    if (assignment[bytes] != '=' || (bytes == strlen("GMS_RANK") && memcmp(assignment, "GMS_RANK", bytes) == 0) ||
+        in_list(getenv("GMS_RANK_NAMES"), assignment, bytes))
+        return false;
     for (size_t i = 0; i < sizeof exact / sizeof exact[0]; i++)
-        if (strncmp(assignment, exact[i], strlen(exact[i])) == 0)
+        if (strlen(exact[i]) == bytes && memcmp(assignment, exact[i], bytes) == 0)
             return true;
-    return strncmp(assignment, "GMS_", 4) == 0 && strncmp(assignment, "GMS_RANK=", 9) != 0;
+    return strncmp(assignment, "GMS_", 4) == 0 || in_list(getenv("GMS_AGREED_NAMES"), assignment, bytes);
 }
 
 static int compare_text(const void *left, const void *right)
@@ -64,29 +87,64 @@ static int compare_text(const void *left, const void *right)
     return strcmp(*(const char *const *)left, *(const char *const *)right);
 }
 
-static gms_status environment_digest(struct digest *digest, uint64_t *ret_digest, struct gms_error *ret_error)
+/* Like variables: what is no variable, and must be equal all the same. */
+static void describe_place(const struct gms_session *session, char ret_limit[64], char ret_file[96])
 {
-    size_t count = 0;
+    struct rlimit limit = {0};
+    struct stat file;
+    const char *path = getenv("FAILOVER_LOCK_PATH"), *local = getenv("LOCAL_WORLD_SIZE");
+    getrlimit(RLIMIT_MEMLOCK, &limit);
+    if (limit.rlim_cur == RLIM_INFINITY)
+        snprintf(ret_limit, 64, "(ulimit -l)=unlimited");
+    else
+        snprintf(ret_limit, 64, "(ulimit -l)=%" PRIu64 " KiB", (uint64_t)limit.rlim_cur / 1024);
+    ret_file[0] = '\0';
+    /* One name may lead to two files (mounts). Numbers of files mean something only within a host. */
+    if (path == NULL || local == NULL || (uint32_t)strtoul(local, NULL, 10) != session->world_size)
+        return;
+    if (stat(path, &file) != 0)
+        snprintf(ret_file, 96, "(file of FAILOVER_LOCK_PATH)=none");
+    else
+        snprintf(ret_file, 96, "(file of FAILOVER_LOCK_PATH)=device %" PRIu64 " inode %" PRIu64, (uint64_t)file.st_dev,
+                 (uint64_t)file.st_ino);
+}
+
+/* "NAME=VALUE\0" repeated, in order, behind *inout_used bytes. */
+static gms_status list_variables(const struct gms_session *session, char *buffer, size_t capacity, size_t *inout_used,
+                                 struct gms_error *ret_error)
+{
+    size_t count = 0, filled = 0, wanted = *inout_used;
+    char limit[64], file[96];
+    describe_place(session, limit, file);
     for (char **variable = environ; variable != NULL && *variable != NULL; variable++)
         count += agreed_variable(*variable);
-    const char **list = malloc((count + 1) * sizeof *list);
+    const char **list = malloc((count + 2) * sizeof *list);
     if (list == NULL)
         return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for a list of %zu variables", count);
-    size_t filled = 0;
-    for (char **variable = environ; variable != NULL && *variable != NULL && filled < count; variable++)
+    list[filled++] = limit;
+    if (file[0] != '\0')
+        list[filled++] = file;
+    for (char **variable = environ; variable != NULL && *variable != NULL && filled < count + 2; variable++)
         if (agreed_variable(*variable))
             list[filled++] = *variable;
     qsort(list, filled, sizeof *list, compare_text);
-    XXH3_64bits_reset(digest->state);
-    for (size_t i = 0; i < filled; i++)
-        XXH3_64bits_update(digest->state, list[i], strlen(list[i]) + 1);
-    *ret_digest = XXH3_64bits_digest(digest->state);
+    for (size_t i = 0; i < filled; i++) {
+        const size_t bytes = strlen(list[i]) + 1;
+        if (wanted + bytes <= capacity)
+            memcpy(buffer + wanted, list[i], bytes);
+        wanted += bytes;
+    }
     free(list);
+    if (wanted > capacity)
+        return gms_fail(ret_error, GMS_E_INVALID,
+                        "GMS_ and other agreed variables of this process have %zu bytes, the limit is %zu",
+                        wanted - *inout_used, capacity - *inout_used);
+    *inout_used = wanted;
     return GMS_OK;
 }
 
-static gms_status fill_fields(struct gms_session *session, const struct gms_identity *identity,
-                              struct gms_message *proposal, struct gms_error *ret_error)
+static gms_status fill_fields(struct gms_session *session, const struct gms_identity *identity, const char *variables,
+                              size_t bytes, struct gms_message *proposal, struct gms_error *ret_error)
 {
     struct digest digest = {.state = XXH3_createState()};
     if (digest.state == NULL)
@@ -101,7 +159,7 @@ static gms_status fill_fields(struct gms_session *session, const struct gms_iden
     session->identity_digest = XXH3_64bits_digest(digest.state);
     proposal->propose.local_digest = session->identity_digest;
 
-    gms_status status = environment_digest(&digest, &fields[1], ret_error);
+    fields[1] = XXH3_64bits(variables, bytes);
     fields[2] = GMS_WIRE_VERSION;
     fields[3] = identity->world_size;
     fields[4] = identity->hash_seed;
@@ -110,7 +168,7 @@ static gms_status fill_fields(struct gms_session *session, const struct gms_iden
     digest_text(&digest, identity->engine_version);
     fields[5] = XXH3_64bits_digest(digest.state);
     XXH3_freeState(digest.state);
-    return status;
+    return GMS_OK;
 }
 
 /* -------------------------------------------------------------------------------------------------- join ----- */
@@ -146,19 +204,26 @@ gms_status gms_join(gms_session *session, const struct gms_identity *identity, s
                           session->incarnation);
     if (status != GMS_OK)
         return status;
-    char words[2048];
-    snprintf(words, sizeof words,
+    /* The identity in words, and what is set here: for texts, should ranks differ. */
+    char *words = malloc(VARIABLES_BYTES);
+    if (words == NULL)
+        return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for %d bytes", VARIABLES_BYTES);
+    snprintf(words, 2048,
              "model=%s dtype=%s layout=%s hash_algorithm=%s engine=%s version=%s hash_seed=%" PRIu64
              " block_tokens=%" PRIu32 " world_size=%" PRIu32,
              identity->model, identity->dtype, identity->layout, identity->hash_algorithm, identity->engine_name,
              identity->engine_version, identity->hash_seed, identity->block_tokens, identity->world_size);
     struct gms_message proposal = {.propose = {.kind = GMS_OPERATION_JOIN}};
-    proposal.propose.payload = (struct gms_bytes){words, (uint32_t)strlen(words)};
-    status = fill_fields(session, identity, &proposal, ret_error);
-    if (status != GMS_OK)
-        return status;
+    const size_t behind = strlen(words) + 1;
+    size_t used = behind;
+    status = list_variables(session, words, VARIABLES_BYTES, &used, ret_error);
+    proposal.propose.payload = (struct gms_bytes){words, (uint32_t)used};
+    if (status == GMS_OK)
+        status = fill_fields(session, identity, words + behind, used - behind, &proposal, ret_error);
     struct gms_message reply;
-    status = gms_session_propose(session, &proposal, &reply, ret_error);
+    if (status == GMS_OK)
+        status = gms_session_propose(session, &proposal, &reply, ret_error);
+    free(words);
     if (status != GMS_OK)
         return status;
     gms_message_close_fds(&reply);

@@ -131,12 +131,13 @@ void cluster_prepare(struct cluster *cluster, const struct cluster_options *opti
             "kv : { verify = \"full\"; };\n"
             "timeouts : { operation = \"%s\"; round = \"5s\"; heartbeat = \"%s\"; fence_report = \"500ms\"; "
             "transfer_stall = \"300ms\"; };\n"
-            "environment : { set = ( \"MPI_TEST=1\" ); };\n"
+            "environment : %s;\n"
             "engine : { command = ( \"true\" ); containment = \"auto\"; };\n",
             cluster->run_dir, options->ranks,
             options->memory != NULL ? options->memory : "{ backend = \"host\"; capacity = \"64MiB\"; }",
             options->operation_timeout != NULL ? options->operation_timeout : "5s",
-            options->heartbeat != NULL ? options->heartbeat : "1s");
+            options->heartbeat != NULL ? options->heartbeat : "1s",
+            options->environment != NULL ? options->environment : "{ set = ( \"MPI_TEST=1\" ); }");
     if (options->hooks != NULL)
         fprintf(file, "hooks : %s;\n", options->hooks);
     fprintf(file, "complete = true;\n");

@@ -196,6 +196,10 @@ static const struct {
     {"timeouts.fence_report", "timeouts : { fence_report = @; };", false},
     {"timeouts.transfer_stall", "timeouts : { transfer_stall = @; };", false},
     {"timeouts.reattach", "timeouts : { reattach = @; };", false},
+    {"environment.engines[].engine", "environment : { engines = ( { engine = @; set = (); } ); };", true},
+    {"environment.ranks[].rank", "environment : { ranks = ( { rank = @; set = (); } ); };", true},
+    {"environment.port_first", "environment : { port_first = @; };", true},
+    {"environment.port_count", "environment : { port_count = @; };", true},
 };
 enum { NUMERIC = sizeof(numeric) / sizeof(numeric[0]) };
 
@@ -373,7 +377,12 @@ static void test_environment(void **state)
                                           "ENGINE_ID=0",
                                           "OMPI_X=1",
                                           "PMIX_RANK=0",
-                                          "PRTE_MCA_x=1",
+                                          "GMS_RANK_NAMES=x",
+                                          "GMS_AGREED_NAMES=x",
+                                          "FAILOVER_LOCK_PATH=",
+                                          "A=${}",
+                                          "A=${rank",
+                                          "A=x${nobody}",
                                           "SLURM_PROCID=0",
                                           "PALS_RANK=0",
                                           "=x",
@@ -384,8 +393,9 @@ static void test_environment(void **state)
                                           "",
                                           "\xc3\xbc=x",
                                           " A=x"};
-    static const char *const accepted[] = {"GMS_FOO=1", "GMS_RANKS=1", "ENGINE_ID2=1", "OMPI=1",
-                                           "_=x",       "a1_B=",       "LD_PRELOAD=x"};
+    static const char *const accepted[] = {"GMS_FOO=1",    "GMS_RANKS=1",   "ENGINE_ID2=1", "OMPI=1",
+                                           "_=x",          "a1_B=",         "LD_PRELOAD=x", "OMPI_MCA_btl=tcp,self",
+                                           "PRTE_MCA_x=1", "A=$x $ $$ $$x", "A=$${x}",      "A=p${rank}${port}"};
     static char value[200 * 1024];
     (void)state;
     for (unsigned i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
@@ -399,6 +409,33 @@ static void test_environment(void **state)
     assert_refused(build((struct parts){.more = "environment : { set = ( \"A=1\", \"AB=1\",\n \"A=2\" ); };"}), 6,
                    "is set twice");
     assert_accepted(build((struct parts){.more = "environment : { set = ( \"AB=1\", \"A=1\", \"ABC=2\" ); };"}));
+
+    assert_accepted(build((struct parts){
+        .more =
+            "environment : { engines = ( { engine = 7; set = ( \"A=1\", \"B=\" ); }, { engine = 0; set = ( \"A=2\" ); "
+            "} ); ranks = ( { rank = 1; set = ( \"C=x=y\" ); } ); rename = ( \"GMS_*=TLLM_GMS_*\", \"A=B\" ); };"}));
+    assert_int_equal(config.engine_environment_bytes, sizeof("7 A=1\0007 B=\0000 A=2"));
+    assert_memory_equal(config.engine_environment, "7 A=1\0007 B=\0000 A=2", sizeof("7 A=1\0007 B=\0000 A=2"));
+    assert_int_equal(config.rank_environment_bytes, sizeof("1 C=x=y"));
+    assert_string_equal(config.rank_environment, "1 C=x=y");
+    assert_int_equal(config.rename_bytes, sizeof("GMS_*=TLLM_GMS_*\0A=B"));
+    assert_refused(build((struct parts){.more = "environment : { ranks = ( { rank = 2; set = ( \"A=1\" ); } ); };"}), 5,
+                   "rank 2 does not exist");
+    assert_refused(build((struct parts){.more = "environment : { engines = ( { engine = 1; set = ( \"A=1\" ); },\n"
+                                                "{ engine = 1; set = ( \"B=1\" ); } ); };"}),
+                   6, "1 stands here twice");
+    assert_refused(build((struct parts){.more = "environment : { engines = ( { set = ( \"A=1\" ); } ); };"}), 5,
+                   "environment.engines[].engine: is missing");
+    assert_refused(build((struct parts){.more = "environment : { engines = ( { engine = 1; set = ( \"A\" ); } ); };"}),
+                   5, "is not NAME=VALUE");
+    static const char *const renames[] = {"A", "A=", "=A", "A*=B", "A=B*", "A=A", "A*=A*", "A B=C", "A=B=C"};
+    for (unsigned i = 0; i < sizeof(renames) / sizeof(renames[0]); i++) {
+        snprintf(value, sizeof(value), "environment : { rename = ( \"%s\" ); };", renames[i]);
+        assert_refused(build((struct parts){.more = value}), 5, "environment.rename");
+    }
+    assert_refused(build((struct parts){.more = "environment : { port_first = 65000; port_count = 537; };"}), 5,
+                   "goes beyond port 65535");
+    assert_accepted(build((struct parts){.more = "environment : { port_first = 65000; port_count = 536; };"}));
 
     /* The room is used to its last byte and not beyond. */
     for (int over = 0; over <= 1; over++) {

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The start's step in which the coordinators agree on what engine ranks inherit: rank 0's GMS_* and FAILOVER_LOCK_PATH
+ * (environment.h) go to all. A name that a rank lacks is taken from rank 0, as launchers forward what they like; one
+ * that it has with another value, or that rank 0 lacks, stops the start on all ranks.
+ */
+#ifndef GMS_COORD_INHERIT_H
+#define GMS_COORD_INHERIT_H
+
+#include <stddef.h>
+
+#include "daemon.h"
+
+/*
+ * All ranks together. The caller owns *ret_variables. Errors, the same on all ranks: MISMATCH (rank, variable, both
+ * values), CONFIG (too long), NO_MEMORY, PEER_LOST, ROUND_TIMEOUT.
+ */
+gms_status gms_inherit_together(struct gms_round *round, const struct gms_config *config,
+                                const struct gms_daemon_place *place, char **ret_variables, size_t *ret_bytes,
+                                struct gms_error *ret_error);
+
+#endif

@@ -1,0 +1,2 @@
+gms_add_mpi_test(test_coord_environment)
+add_dependencies(test_coord_environment gms-exec)
