@@ -126,7 +126,7 @@ static void measure_status(const struct drill_evidence *evidence, const struct d
 static void measure_gaps(const struct drill_evidence *evidence, const struct drill_observation *seen,
                          struct drill_failover *failover)
 {
-    int64_t gaps[DRILL_MAX_STREAMS + DRILL_MAX_FAILOVERS];
+    int64_t gaps[DRILL_MAX_STREAM_RESULTS];
     size_t count = 0;
     failover->first_token_ns = -1;
     for (size_t i = 0; i < evidence->streams->count; i++) {
@@ -152,13 +152,13 @@ static void measure_gaps(const struct drill_evidence *evidence, const struct dri
     failover->gap_greatest_ns = gaps[count - 1];
 }
 
-static void measure_stream(const struct drill_stream *stream, const struct drill_stream *control, bool probe,
+static void measure_stream(const struct drill_stream *stream, const struct drill_stream *control,
                            struct drill_stream_result *ret_result)
 {
     memset(ret_result, 0, sizeof *ret_result);
     memcpy(ret_result->id, stream->id, sizeof ret_result->id);
     memcpy(ret_result->error, stream->error, sizeof ret_result->error);
-    ret_result->probe = probe;
+    ret_result->probe = stream->probe;
     ret_result->done = stream->state == DRILL_STREAM_DONE;
     ret_result->tokens = stream->token_count;
     ret_result->control_tokens = control->token_count;
@@ -189,6 +189,8 @@ void drill_measure(const struct drill_evidence *evidence, struct drill_result *r
 {
     result->ranks = evidence->ranks;
     struct drill_blocks before = {0};
+    if (evidence->blocks != NULL)
+        before = *evidence->blocks;
     for (uint32_t i = 0; i < evidence->repeat; i++) {
         const struct drill_observation *seen = &evidence->observations[i];
         struct drill_failover *failover = &result->failovers[i];
@@ -230,13 +232,17 @@ void drill_measure(const struct drill_evidence *evidence, struct drill_result *r
         result->poisoned_pages += seen->spoiled == 0 ? seen->damage.blocks : 0;
         result->poisoned_chains += seen->spoiled == 0 ? seen->damage.chains : 0;
     }
-    drill_blocks_free(&before);
+    if (evidence->blocks != NULL)
+        *evidence->blocks = before;
+    else
+        drill_blocks_free(&before);
 
-    for (size_t i = 0; i < evidence->streams->count && i < evidence->control->count; i++) {
+    for (size_t i = 0; i < evidence->streams->count && result->stream_count < DRILL_MAX_STREAM_RESULTS; i++) {
+        const struct drill_stream *seen = &evidence->streams->items[i];
         struct drill_stream_result *stream = &result->streams[result->stream_count];
-        if (evidence->streams->items[i].state == DRILL_STREAM_HELD && i >= evidence->probe_from)
+        if (seen->state == DRILL_STREAM_HELD && seen->probe)
             continue; /* a probe of a failover that was not made; that is a failure of its own */
-        measure_stream(&evidence->streams->items[i], &evidence->control->items[i], i >= evidence->probe_from, stream);
+        measure_stream(seen, &evidence->control->items[seen->control], stream);
         result->stream_count++;
         if (!stream->done)
             continue;

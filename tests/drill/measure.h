@@ -29,10 +29,13 @@ struct drill_observation {
 struct drill_evidence {
     uint32_t ranks, repeat;
     const struct drill_observation *observations;
-    const struct drill_streams *streams, *control; /* the same streams in the same order, probes last */
-    size_t probe_from;                             /* index of the first probe */
-    const struct drill_status *status;             /* of every rank, at the end; NULL: could not be had */
-    const struct drill_logs *logs;                 /* NULL: could not be read */
+    const struct drill_streams *streams;
+    const struct drill_streams *control; /* undisturbed; each stream names the one that it must equal */
+    const struct drill_status *status;   /* of every rank, at the end; NULL: could not be had */
+    const struct drill_logs *logs;       /* NULL: could not be read */
+    /* Blocks that the first engine under fault began with, by the logs; replaced by what the last successor began
+     * with. NULL: none, and nobody asks. */
+    struct drill_blocks *blocks;
 };
 
 /* Fills in everything but the verdict's failures. Adds a failure where the evidence contradicts itself. */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "catalogue.h"
 #include "gms/version.h"
 
 enum option_key {
@@ -33,6 +34,9 @@ enum option_key {
     KEY_TIMEOUT,
     KEY_DRY_RUN,
     KEY_SABOTAGE,
+    KEY_CATALOGUE,
+    KEY_LIST,
+    KEY_RATE,
     KEY_SABOTAGE_PAGES,
     KEY_SABOTAGE_RANK,
 };
@@ -64,7 +68,12 @@ static const struct argp_option options[] = {
     {"when", KEY_WHEN, "any|prefill|decode|seal", 0, "In the middle of what (default: any, from outside)", 0},
     {"after", KEY_AFTER, "TOKENS", 0, "Tokens of all streams together before each fault (default: spread evenly)", 0},
     {"repeat", KEY_REPEAT, "N", 0, "Failovers in a row (default: 1)", 0},
-    {NULL, 0, NULL, 0, "Output", 4},
+    {NULL, 0, NULL, 0, "Catalogue", 4},
+    {"catalogue", KEY_CATALOGUE, "NAME,...|short|all", 0,
+     "Carry out these faults, each under load, in deployments that they share; --repeat is for all of them", 0},
+    {"list", KEY_LIST, NULL, 0, "Show the catalogue and stop; with --json FILE also there (- for here only)", 0},
+    {"rate", KEY_RATE, "N", 0, "At most so many new requests a second (default: as soon as one has ended)", 0},
+    {NULL, 0, NULL, 0, "Output", 5},
     {"json", KEY_JSON, "FILE", 0, "Write the results there too, format in tests/drill/README.md", 0},
     {"work-dir", KEY_WORK_DIR, "DIR", 0, "Scratch space, must not exist or be empty (default: a new one under TMPDIR)",
      0},
@@ -73,7 +82,7 @@ static const struct argp_option options[] = {
     {"dry-run", KEY_DRY_RUN, NULL, 0, "Print the plan and stop", 0},
     {"timeout", KEY_TIMEOUT, "SECONDS", 0, "Limit of each single wait (default: 60)", 0},
     {"bin-dir", KEY_BIN_DIR, "DIR", 0, "Where the programs are (default: beside this one)", 0},
-    {NULL, 0, NULL, 0, "Negative controls: damage done on purpose between death and adoption", 5},
+    {NULL, 0, NULL, 0, "Negative controls: damage done on purpose between death and adoption", 6},
     {"sabotage", KEY_SABOTAGE, "poison-page|flip-record|none-adopted", 0, "Kind of damage", 0},
     {"sabotage-pages", KEY_SABOTAGE_PAGES, "N", 0,
      "Pages to poison, each of another stream while there are (default: 1)", 0},
@@ -130,6 +139,16 @@ static gms_status set_temperature(const char *text, double *ret_value, struct gm
     return GMS_OK;
 }
 
+static gms_status set_rate(const char *text, double *ret_value, struct gms_error *ret_error)
+{
+    char *end = NULL;
+    double value = strtod(text, &end);
+    if (end == text || *end != '\0' || !isfinite(value) || value <= 0 || value > 1e6)
+        return gms_fail(ret_error, GMS_E_INVALID, "--rate %s: give a number above 0, up to 1000000", text);
+    *ret_value = value;
+    return GMS_OK;
+}
+
 static gms_status set(struct drill_plan *plan, enum option_key key, const char *text, struct gms_error *error)
 {
     uint32_t number;
@@ -158,7 +177,7 @@ static gms_status set(struct drill_plan *plan, enum option_key key, const char *
     case KEY_MAX_TOKENS:
         return set_number("max-tokens", text, 1, DRILL_MAX_TOKENS, &plan->max_tokens, error);
     case KEY_REPEAT:
-        return set_number("repeat", text, 1, DRILL_MAX_FAILOVERS, &plan->repeat, error);
+        return set_number("repeat", text, 1, DRILL_MAX_REPEAT, &plan->repeat, error);
     case KEY_AFTER:
         return set_number("after", text, 1, DRILL_MAX_STREAMS * DRILL_MAX_TOKENS, &plan->after_tokens, error);
     case KEY_TIMEOUT:
@@ -172,6 +191,13 @@ static gms_status set(struct drill_plan *plan, enum option_key key, const char *
         return status;
     case KEY_SEED: /* JSON readers keep integers up to 2^53 exactly; streams count up from here */
         return drill_number_parse("seed", text, 0, UINT64_C(1) << 52, &plan->seed, error);
+    case KEY_CATALOGUE:
+        return drill_catalogue_choose(text, &plan->rows, error);
+    case KEY_LIST:
+        plan->list = true;
+        return GMS_OK;
+    case KEY_RATE:
+        return set_rate(text, &plan->rate, error);
     case KEY_TEMPERATURE:
         return set_temperature(text, &plan->temperature, error);
     case KEY_FAULT:

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "catalogue.h"
+
 #ifndef DRILL_SOURCE_PROMPTS
 #define DRILL_SOURCE_PROMPTS ""
 #endif
@@ -195,6 +197,17 @@ static gms_status find_prompts(struct drill_plan *plan, struct gms_error *ret_er
     return GMS_OK;
 }
 
+static gms_status complete_catalogue(struct drill_plan *plan, struct gms_error *ret_error)
+{
+    if (plan->attach[0] != '\0' || plan->engines != 0 || plan->when != DRILL_WHEN_ANY || plan->after_tokens != 0 ||
+        plan->sabotage != DRILL_SABOTAGE_NONE)
+        return gms_fail(ret_error, GMS_E_INVALID,
+                        "--catalogue: its rows say where, when and with how many engines; leave out --attach, "
+                        "--engines, --when, --after and --sabotage");
+    gms_status status = find_bin_dir(plan, ret_error);
+    return status == GMS_OK ? find_prompts(plan, ret_error) : status;
+}
+
 gms_status drill_plan_complete(struct drill_plan *plan, struct gms_error *ret_error)
 {
     gms_status status;
@@ -225,6 +238,11 @@ gms_status drill_plan_complete(struct drill_plan *plan, struct gms_error *ret_er
     if (plan->ranks > 0 && plan->rank >= 0 && (uint32_t)plan->rank >= plan->ranks)
         return gms_fail(ret_error, GMS_E_INVALID, "--rank %d: the deployment has ranks 0 to %u", plan->rank,
                         plan->ranks - 1);
+    if (plan->rows != 0)
+        return complete_catalogue(plan, ret_error);
+    if (plan->repeat > DRILL_MAX_FAILOVERS)
+        return gms_fail(ret_error, GMS_E_INVALID, "--repeat %u: one deployment has room for %d; use --catalogue",
+                        plan->repeat, DRILL_MAX_FAILOVERS);
     if (plan->engines == 0)
         plan->engines = plan->repeat + 1;
     if (plan->engines > DRILL_MAX_ENGINES)
@@ -273,6 +291,20 @@ uint32_t drill_plan_fault_tokens(const struct drill_plan *plan, uint32_t failove
     return (uint32_t)((uint64_t)running * plan->max_tokens * (failover + 1) / (plan->repeat + 2));
 }
 
+static void print_rows(const struct drill_plan *plan, FILE *stream)
+{
+    const char *label = "faults";
+    for (size_t i = 0; i < drill_catalogue_count(); i++) {
+        if ((plan->rows >> i & 1) == 0)
+            continue;
+        const struct drill_fault *fault = drill_catalogue_at(i);
+        fprintf(stream, "  %-13s%s: %s\n", label, fault->name, fault->done);
+        label = "";
+    }
+    if (plan->repeat > 1)
+        fprintf(stream, "  %-13sall of them %u times\n", "", plan->repeat);
+}
+
 void drill_plan_print(const struct drill_plan *plan, FILE *stream)
 {
     fprintf(stream, "plan\n");
@@ -283,20 +315,27 @@ void drill_plan_print(const struct drill_plan *plan, FILE *stream)
         fprintf(stream, "  deployment   %s, %u ranks, kv.verify %s, programs in %s\n",
                 plan->config[0] != '\0' ? plan->config : "built-in scratch deployment", plan->ranks,
                 drill_verify_name(plan->verify), plan->bin_dir);
-        fprintf(stream, "  engines      %u: one primary, %u shadows started %s; command %s\n", plan->engines,
-                plan->engines - 1, plan->sabotage == DRILL_SABOTAGE_NONE ? "before the first fault" : "after the fault",
-                plan->command[0] != NULL ? plan->command[0] : "of the deployment file, else minillm");
+        if (plan->rows != 0)
+            fprintf(stream, "  engines      one serves, as many are parked as a fault takes; command %s\n",
+                    plan->command[0] != NULL ? plan->command[0] : "of the deployment file, else minillm");
+        else
+            fprintf(stream, "  engines      %u: one primary, %u shadows started %s; command %s\n", plan->engines,
+                    plan->engines - 1,
+                    plan->sabotage == DRILL_SABOTAGE_NONE ? "before the first fault" : "after the fault",
+                    plan->command[0] != NULL ? plan->command[0] : "of the deployment file, else minillm");
     }
     fprintf(stream, "  streams      %u of %u tokens, temperature %g, seed %llu, prompts %s\n", plan->streams,
             plan->max_tokens, plan->temperature, (unsigned long long)plan->seed, plan->prompts);
-    fprintf(stream, "  control      the same requests, undisturbed, %s\n",
+    fprintf(stream, "  controls     the same requests, twice, undisturbed, %s\n",
             plan->attach[0] != '\0' ? "before the first fault" : "in a deployment of their own");
+    if (plan->rows != 0)
+        print_rows(plan, stream);
     char rank[32];
     if (plan->rank == DRILL_RANK_ALL)
         snprintf(rank, sizeof rank, "all ranks");
     else
         snprintf(rank, sizeof rank, "rank %d", plan->rank);
-    for (uint32_t i = 0; i < plan->repeat; i++) {
+    for (uint32_t i = 0; plan->rows == 0 && i < plan->repeat; i++) {
         fprintf(stream, "  failover %-3u SIGKILL to %s of the serving engine after %u tokens, ", i + 1, rank,
                 drill_plan_fault_tokens(plan, i));
         if (!drill_plan_armed(plan))

@@ -16,8 +16,9 @@
 
 enum {
     DRILL_MAX_RANKS = 64,
-    DRILL_MAX_ENGINES = 8,   /* what a group has room for */
-    DRILL_MAX_FAILOVERS = 7, /* one engine must be left to serve */
+    DRILL_MAX_ENGINES = 8,     /* what a group has room for */
+    DRILL_MAX_FAILOVERS = 7,   /* one engine must be left to serve */
+    DRILL_MAX_REPEAT = 100000, /* of a catalogue */
     DRILL_MAX_STREAMS = 256,
     DRILL_MAX_TOKENS = 4096,
     DRILL_MAX_PROMPTS = 1024,
@@ -59,6 +60,11 @@ struct drill_plan {
     double temperature;
     uint64_t seed;
     enum drill_verify verify;
+
+    /* rows of the catalogue; 0: one drill of SIGKILLs as said below */
+    uint64_t rows;
+    double rate; /* new requests in a second at most; 0: as soon as one has ended */
+    bool list;   /* show the catalogue and stop */
 
     /* the fault */
     int32_t rank; /* DRILL_RANK_ALL: all */

@@ -29,6 +29,16 @@ static gms_status add_prompt(const char *path, unsigned number, const char *line
     return GMS_OK;
 }
 
+const char *const drill_probe_prompts[DRILL_MAX_FAILOVERS] = {
+    "A visitor who arrives in the middle asks: is this place open?",
+    "By the way, a new customer has just come in and would like a table.",
+    "Could somebody who has not waited yet be served now, please?",
+    "During the repair a bicycle stops at the barrier and rings.",
+    "Even the last train takes one more passenger. Who is it?",
+    "Fresh from the street, a courier with one small parcel says:",
+    "Good evening, I have no ticket yet. Where does one begin?",
+};
+
 gms_status drill_prompts_read(const char *path, struct drill_prompts *ret_prompts, struct gms_error *ret_error)
 {
     ret_prompts->count = 0;

@@ -73,7 +73,7 @@ struct drill_stream_result {
     char error[160];
 };
 
-enum { DRILL_MAX_FAILURES = 128, DRILL_FAILURE_BYTES = 512 };
+enum { DRILL_MAX_STREAM_RESULTS = 1024, DRILL_MAX_FAILURES = 128, DRILL_FAILURE_BYTES = 512 };
 
 struct drill_result {
     const struct drill_plan *plan;   /* borrowed */
@@ -84,7 +84,9 @@ struct drill_result {
     uint32_t failover_count;
     struct drill_failover failovers[DRILL_MAX_FAILOVERS];
     size_t stream_count;
-    struct drill_stream_result streams[DRILL_MAX_STREAMS + DRILL_MAX_FAILOVERS];
+    struct drill_stream_result streams[DRILL_MAX_STREAM_RESULTS];
+    bool inexact;         /* the two control runs differ, so equal tokens are not claimed */
+    char divergence[160]; /* where they differ first */
     uint32_t poisoned_pages,
         poisoned_chains; /* chains: prefix chains, that is streams, that a poisoned page is part of */
     uint64_t prompt_tokens, cached_tokens, computed_tokens; /* sums over requests that were completed */

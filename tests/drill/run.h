@@ -13,7 +13,5 @@
 /* `plan` is complete and borrowed by *ret_result. Progress lines go to `progress`. Never fails: what went wrong is in
  * the result. The verdict is not in it yet. */
 void drill_run(const struct drill_plan *plan, FILE *progress, struct drill_result *ret_result);
-/* Removes the work directory that the run made. */
-void drill_run_clean(const struct drill_result *result);
 
 #endif

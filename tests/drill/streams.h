@@ -52,6 +52,8 @@ struct drill_stream {
     uint64_t seed;
     double temperature;
     uint32_t max_tokens;
+    uint32_t control; /* index of the undisturbed stream that it must equal */
+    bool probe;       /* a new request that is timed through a failover */
 
     enum drill_stream_state state;
     int fd;

@@ -52,6 +52,8 @@ static void set_stream(struct world *world, size_t i, const char *id, uint64_t f
     stream->prompt_tokens = strlen(stream->prompt) + stream->resent_tokens;
     stream->cached_tokens = first_at != 0 ? 6 : 0;
     stream->computed_tokens = stream->prompt_tokens - stream->cached_tokens;
+    stream->control = (uint32_t)i;
+    stream->probe = i == 2;
     *control = *stream;
     control->tokens = world->control_tokens[i];
 }
@@ -130,7 +132,6 @@ static int setup(void **state)
                                               .observations = &world->seen,
                                               .streams = &world->stream_set,
                                               .control = &world->control_set,
-                                              .probe_from = 2,
                                               .status = world->status,
                                               .logs = &world->logs};
     world->result.plan = &world->plan;

@@ -28,8 +28,10 @@ static void judge_streams(struct drill_result *result)
                               stream->control_tokens);
         if (!stream->done && stream->error[0] == '\0')
             continue;
-        if (!stream->equal && stream->first_difference < stream->tokens &&
-            stream->first_difference < stream->control_tokens)
+        if (result->inexact)
+            ; /* the engine itself gives other tokens each time: reported, not judged */
+        else if (!stream->equal && stream->first_difference < stream->tokens &&
+                 stream->first_difference < stream->control_tokens)
             drill_result_fail(result, "stream %s differs from the control run at token %u: %u, undisturbed it is %u",
                               stream->id, stream->first_difference, stream->token, stream->expected_token);
         else if (!stream->equal && stream->done)

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "scene.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fd.h"
+
+enum { BURY_MS = 5000 };
+
+void drill_scene_init(const struct drill_plan *plan, const struct drill_scratch *scratch, struct drill_scene *ret_scene)
+{
+    memset(ret_scene, 0, sizeof *ret_scene);
+    ret_scene->plan = *plan;
+    ret_scene->plan.under_gms_up = true;
+    ret_scene->plan.repeat = 1;
+    ret_scene->scratch = scratch;
+}
+
+static gms_status start(struct drill_scene *scene, struct gms_error *ret_error)
+{
+    char dir[DRILL_PATH_BYTES], word[32];
+    snprintf(dir, sizeof dir, "%.480s/d%u", scene->scratch->work_dir, scene->deployments);
+    snprintf(word, sizeof word, "d%u", scene->deployments);
+    scene->deployments++;
+    scene->rounds = 0;
+    scene->serving = 0;
+    gms_status status =
+        drill_deployment_start(&scene->plan, dir, scene->scratch->shared_dir, word, &scene->deployment, ret_error);
+    scene->up = status == GMS_OK;
+    if (status == GMS_OK)
+        status = drill_deployment_launch(&scene->deployment, 0, ret_error);
+    if (status == GMS_OK)
+        status = drill_deployment_wait(&scene->deployment, 0, "serving", 0, scene->plan.timeout_s, ret_error);
+    return status;
+}
+
+static uint32_t count_started(const struct drill_scene *scene)
+{
+    uint32_t count = 0;
+    for (uint32_t engine = 0; engine < DRILL_MAX_ENGINES; engine++)
+        count += scene->deployment.engines[engine].started;
+    return count;
+}
+
+gms_status drill_scene_ready(struct drill_scene *scene, uint32_t shadows, struct gms_error *ret_error)
+{
+    gms_status status = GMS_OK;
+    if (scene->up && scene->rounds >= DRILL_SCENE_ROUNDS)
+        drill_scene_drop(scene, false);
+    if (!scene->up)
+        status = start(scene, ret_error);
+    for (uint32_t engine = 0; engine < DRILL_MAX_ENGINES && status == GMS_OK; engine++) {
+        if (scene->deployment.engines[engine].started || count_started(scene) > shadows)
+            continue;
+        status = drill_deployment_launch(&scene->deployment, engine, ret_error);
+        if (status == GMS_OK)
+            status = drill_deployment_wait(&scene->deployment, engine, "parked", 0, scene->plan.timeout_s, ret_error);
+    }
+    if (status != GMS_OK)
+        drill_scene_drop(scene, true);
+    else
+        scene->rounds++;
+    return status;
+}
+
+void drill_scene_buried(struct drill_scene *scene, uint32_t engine)
+{
+    struct drill_engine *one = &scene->deployment.engines[engine];
+    if (one->launcher != NULL)
+        drill_process_end(one->launcher, BURY_MS);
+    one->started = false;
+    one->incarnation = 0;
+    for (uint32_t rank = 0; rank < DRILL_MAX_RANKS; rank++)
+        gms_fd_close(&one->pidfds[rank]);
+}
+
+size_t drill_scene_drop(struct drill_scene *scene, bool keep)
+{
+    size_t killed = scene->up ? drill_deployment_stop(&scene->deployment) : 0;
+    if (scene->up && !keep)
+        drill_scratch_remove(scene->deployment.dir);
+    scene->up = false;
+    drill_blocks_free(&scene->blocks);
+    memset(&scene->blocks, 0, sizeof scene->blocks);
+    return killed;
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The scene of many rounds: a deployment under gms-up that is made when there is none, completed when an engine is
+ * missing, and given up after a round that failed, so that every round begins with a whole one.
+ */
+#ifndef GMS_DRILL_SCENE_H
+#define GMS_DRILL_SCENE_H
+
+#include "deployment.h"
+#include "logs.h"
+#include "scratch.h"
+
+/* A fresh deployment after so many rounds: logs, quarantine and incarnations stay bounded. */
+enum { DRILL_SCENE_ROUNDS = 16 };
+
+struct drill_scene {
+    struct drill_plan plan;              /* the campaign's, for one failover under gms-up */
+    const struct drill_scratch *scratch; /* borrowed */
+    uint32_t deployments;                /* started so far */
+    bool up;
+    uint32_t rounds;  /* in this deployment */
+    uint32_t serving; /* engine that serves */
+    struct drill_deployment deployment;
+    struct drill_blocks blocks; /* that the serving engine began with, by the logs; owned */
+};
+
+void drill_scene_init(const struct drill_plan *plan, const struct drill_scratch *scratch,
+                      struct drill_scene *ret_scene);
+/* Makes the scene ready: one engine serves, `shadows` are parked on all ranks. Errors: as of the deployment; the scene
+ * is dropped then. */
+gms_status drill_scene_ready(struct drill_scene *scene, uint32_t shadows, struct gms_error *ret_error);
+/* Engine `engine` has ended: its launcher is ended too, its number is free again. */
+void drill_scene_buried(struct drill_scene *scene, uint32_t engine);
+/* Ends the deployment. Its files stay when `keep`. Returns how many processes had to be killed in the end. */
+size_t drill_scene_drop(struct drill_scene *scene, bool keep);
+
+#endif
