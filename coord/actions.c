@@ -258,7 +258,9 @@ static void bulk(struct gms_daemon *daemon, const struct gms_action *action)
     struct gms_event event = {.type = GMS_EVENT_BULK_DONE};
     event.bulk.engine = action->bulk.engine;
     event.bulk.key = action->bulk.key;
-    event.bulk.status = GMS_OK;
+    event.bulk.status = gms_daemon_take_lock(daemon, action->bulk.engine, &error); /* after the collective */
+    if (event.bulk.status != GMS_OK)
+        gms_log(GMS_LOG_ERROR, "engine %u may not serve: FAILOVER_LOCK_PATH: %s", action->bulk.engine, error.text);
     event.bulk.adopted = adopted.adopted;
     event.bulk.idle = adopted.idle;
     event.bulk.quarantined = adopted.quarantined;

@@ -9,6 +9,7 @@
  *   directory/<incarnation>/<pool>/<rank>  directory             meta: none, its header says all
  *   session/<incarnation>/<rank>           pidfd, engine rank    meta: secret, launch, container, endpoint
  *   guardian/..., cohort/...               pidfds, container     meta: none
+ *   lock/failover/0                        FAILOVER_LOCK_PATH, locked   meta: none
  *   prepared/<engine>/<what>/<rank>        of an operation without outcome   meta: its key, and what it will become
  *
  * Main thread only. Nobody's refusal is an error here: it is logged, and seen to with the next keeper.

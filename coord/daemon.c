@@ -205,6 +205,7 @@ static void on_beat(void *context)
         gms_pools_refresh(daemon->pools, view.writer_incarnation, next->incarnation);
     gms_pools_freeze_pending(daemon->pools);
     gms_daemon_sweep(daemon);
+    gms_daemon_look_after_lock(daemon);
 }
 
 /* ------------------------------------------------------------------------------------------------ open, run ---- */

@@ -97,6 +97,9 @@ void gms_daemon_give_environment(struct gms_daemon *daemon, struct gms_client *c
 void gms_daemon_noted(void *context, uint32_t from, uint64_t key, uint32_t value);
 void gms_daemon_compare_environments(struct gms_daemon *daemon);
 const char *gms_daemon_environment_text(const struct gms_daemon *daemon, const struct gms_outcome *outcome);
+/* FAILOVER_LOCK_PATH (failover_lock.h), rank 0: before `engine` may adopt, and with the heartbeat. */
+gms_status gms_daemon_take_lock(struct gms_daemon *daemon, uint32_t engine, struct gms_error *ret_error);
+void gms_daemon_look_after_lock(struct gms_daemon *daemon);
 /* hook.c: runs hooks.on_serving, at most one at a time and not for ever; MPI is not touched in the child. */
 void gms_daemon_run_hook(struct gms_daemon *daemon, uint64_t epoch);
 void gms_daemon_end_hook(struct gms_daemon *daemon);

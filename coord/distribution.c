@@ -2,7 +2,8 @@
  *
  * The agreed environment, handed out and compared: gms-exec asks for an engine rank's variables and gets them once rank
  * 0 has given this start of the engine a port; engine ranks say with their join what arrived in them, and where that
- * differs all ranks look at it together, so that the refusal names rank, variable and both values.
+ * differs all ranks look at it together, so that the refusal names rank, variable and both values. And the lock that
+ * one of those variables names.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,9 @@
 #include "base/log.h"
 #include "daemon_state.h"
 #include "environment.h"
+#include "failover_lock.h"
+
+enum { GMS_LOCK_PATH_BYTES = 4096 };
 
 /* ------------------------------------------------------------------------------------------------ handing out -- */
 
@@ -24,29 +28,40 @@ static uint64_t start_key(const struct gms_client *client)
     return key != 0 ? key : 1;
 }
 
-static void send_environment(struct gms_daemon *daemon, struct gms_client *client, uint32_t port)
+/* The variables of this rank of `engine`; the caller frees. NULL: *ret_error. */
+static char *render(const struct gms_daemon *daemon, uint32_t engine, uint32_t port, size_t *ret_bytes,
+                    struct gms_error *ret_error)
 {
     const struct gms_daemon_options *options = &daemon->options;
     const struct gms_environment_place place = {.rank = daemon->rank,
                                                 .ranks = daemon->ranks,
                                                 .local_rank = options->place.local_rank,
                                                 .local_ranks = options->place.local_ranks,
-                                                .engine = client->engine_id,
+                                                .engine = engine,
                                                 .port = port,
                                                 .host = options->place.host,
                                                 .master_address = options->place.master_address};
-    struct gms_error error;
-    size_t bytes = 0;
     char *variables = malloc(GMS_ENVIRONMENT_BYTES);
     gms_status status = variables == NULL
-                            ? gms_fail(&error, GMS_E_NO_MEMORY, "no memory for %d bytes", GMS_ENVIRONMENT_BYTES)
+                            ? gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for %d bytes", GMS_ENVIRONMENT_BYTES)
                             : gms_environment_render(options->config, options->inherited, options->inherited_bytes,
-                                                     &place, variables, GMS_ENVIRONMENT_BYTES, &bytes, &error);
+                                                     &place, variables, GMS_ENVIRONMENT_BYTES, ret_bytes, ret_error);
+    if (status == GMS_OK)
+        return variables;
+    free(variables);
+    return NULL;
+}
+
+static void send_environment(struct gms_daemon *daemon, struct gms_client *client, uint32_t port)
+{
+    struct gms_error error;
+    size_t bytes = 0;
+    char *variables = render(daemon, client->engine_id, port, &bytes, &error);
     uint32_t request = client->environment_request;
     client->environment_request = 0;
-    if (status != GMS_OK) {
+    if (variables == NULL) {
         gms_log(GMS_LOG_ERROR, "%s", error.text);
-        gms_sessions_answer(client, request, status, error.text);
+        gms_sessions_answer(client, request, error.status, error.text);
     } else {
         struct gms_message reply = {.type = GMS_MESSAGE_ENVIRONMENT_REPLY, .request_id = request};
         reply.environment_reply.variables = (struct gms_bytes){variables, (uint32_t)bytes};
@@ -89,6 +104,52 @@ void gms_daemon_noted(void *context, uint32_t from, uint64_t key, uint32_t value
              client = gms_sessions_next(daemon->sessions, client))
             if (client->environment_request != 0 && start_key(client) == key)
                 send_environment(daemon, client, value);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- the lock ---- */
+
+/* FAILOVER_LOCK_PATH as this engine has it, for rank 0, which sees to the lock. False: none. */
+static bool lock_path(const struct gms_daemon *daemon, uint32_t engine, char ret_path[GMS_LOCK_PATH_BYTES])
+{
+    static const char name[] = "FAILOVER_LOCK_PATH=";
+    struct gms_error error;
+    size_t bytes = 0;
+    char *variables = daemon->rank == 0 ? render(daemon, engine, 0, &bytes, &error) : NULL;
+    ret_path[0] = '\0';
+    for (size_t at = 0; variables != NULL && at < bytes; at += strlen(variables + at) + 1)
+        if (strncmp(variables + at, name, sizeof name - 1) == 0)
+            snprintf(ret_path, GMS_LOCK_PATH_BYTES, "%s", variables + at + sizeof name - 1);
+    free(variables);
+    return ret_path[0] != '\0';
+}
+
+gms_status gms_daemon_take_lock(struct gms_daemon *daemon, uint32_t engine, struct gms_error *ret_error)
+{
+    char path[GMS_LOCK_PATH_BYTES];
+    if (!lock_path(daemon, engine, path))
+        return GMS_OK;
+    return gms_failover_lock_take(daemon->copies, path, ret_error);
+}
+
+void gms_daemon_look_after_lock(struct gms_daemon *daemon)
+{
+    struct gms_core_view view;
+    struct gms_error error;
+    char path[GMS_LOCK_PATH_BYTES];
+    bool anybody = false;
+    if (daemon->rank != 0 || !gms_failover_lock_held(daemon->copies))
+        return;
+    gms_core_look(daemon->core, &view);
+    for (uint32_t engine = 0; engine < GMS_MAX_ENGINES; engine++)
+        anybody = anybody || view.engines[engine].role >= GMS_ROLE_PARKED;
+    if (!anybody && view.takeover == GMS_TAKEOVER_VACANT) {
+        gms_log(GMS_LOG_NOTICE, "nobody serves or will: FAILOVER_LOCK_PATH is given back");
+        gms_failover_lock_release(daemon->copies);
+    } else if (view.serving_engine >= 0 && lock_path(daemon, (uint32_t)view.serving_engine, path) &&
+               gms_failover_lock_take(daemon->copies, path, &error) != GMS_OK) {
+        gms_log(GMS_LOG_ERROR, "engine %d serves, but its lock is not the one that others see: %s", view.serving_engine,
+                error.text);
     }
 }
 

@@ -1,2 +1,3 @@
 gms_add_mpi_test(test_coord_environment)
 add_dependencies(test_coord_environment gms-exec)
+gms_add_mpi_test(test_coord_lock)
