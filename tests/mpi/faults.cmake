@@ -6,3 +6,6 @@ foreach(case 256 inherited)
     LABELS mpi TIMEOUT 120 RUN_SERIAL ON SKIP_RETURN_CODE 77 ENVIRONMENT "${GMS_MPI_ENVIRONMENT}")
 endforeach()
 add_dependencies(test_coord_descriptors gms-ctl)
+add_test(NAME test_coord_clock_namespaces COMMAND test_coord_clock namespaces)
+set_tests_properties(test_coord_clock_namespaces PROPERTIES
+  LABELS mpi TIMEOUT 120 RUN_SERIAL ON SKIP_RETURN_CODE 77 ENVIRONMENT "${GMS_MPI_ENVIRONMENT}")

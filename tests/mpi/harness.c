@@ -192,16 +192,16 @@ void cluster_launch(struct cluster *cluster, const char *word)
     /* Straight to the file: mpirun forwards output late, and drops it when it aborts a job. */
     char destination[128], *last = (char *)(uintptr_t)word;
     snprintf(destination, sizeof destination, "file:%s", cluster->log);
-    char *plain[] = {
+    char *words[] = {
         "mpirun", "--oversubscribe",   "-n",        ranks, path, "--config", cluster->config, "--log-level",
         "info",   "--log-destination", destination, last,  NULL};
-    char *reported[] = {"mpirun",
+    char *scripted[] = {"mpirun",
                         "--oversubscribe",
                         "-n",
                         ranks,
                         "sh",
                         "-c",
-                        (char *)(uintptr_t)reporting,
+                        (char *)(uintptr_t)cluster->script,
                         path,
                         cluster->log,
                         "--config",
@@ -212,13 +212,13 @@ void cluster_launch(struct cluster *cluster, const char *word)
                         destination,
                         last,
                         NULL};
-    cluster->launcher_pid = start_program(cluster->report_exits ? reported : plain, cluster->log, &cluster->launcher);
+    cluster->launcher_pid = start_program(cluster->script != NULL ? scripted : words, cluster->log, &cluster->launcher);
 }
 
 void cluster_start(struct cluster *cluster, const struct cluster_options *options)
 {
     cluster_prepare(cluster, options, true);
-    cluster->report_exits = options->report_exits;
+    cluster->script = options->report_exits ? reporting : options->script;
     cluster_relaunch(cluster, NULL);
 }
 

@@ -30,6 +30,7 @@ struct cluster_options {
     const char *hooks;             /* NULL: none; the group's text */
     const char *environment;       /* NULL: { set = ( "MPI_TEST=1" ); } */
     bool report_exits;             /* the log gets a line "coordinator exit CODE" for each rank */
+    const char *script; /* NULL, or what each rank's shell runs: $0 is gms-coord, $1 the log, then its words */
 };
 
 struct cluster {
@@ -37,7 +38,7 @@ struct cluster {
     uint32_t ranks;
     int keeper, launcher; /* pidfds */
     pid_t keeper_pid, launcher_pid;
-    bool report_exits;
+    const char *script;
     int64_t world; /* of the coordinators that were seen last */
 };
 
