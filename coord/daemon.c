@@ -73,23 +73,27 @@ static void set_timer(struct gms_daemon *daemon)
     event_add(daemon->deadline, &left);
 }
 
-/* What the step wants stored, and the state after it, as one; then what may follow is told to the core. */
-static void persist(struct gms_daemon *daemon)
+/* What the step wants stored, and the state after it, as one; then what may follow is told to the core. What is to be
+ * forgotten has no record, but the state that still speaks of it must not be the stored one when it is given up: the
+ * next world would look for it. False: nothing was stored that should have been. */
+static bool persist(struct gms_daemon *daemon)
 {
     struct gms_store_record records[GMS_STORE_AT_ONCE];
     uint64_t tickets[GMS_STORE_AT_ONCE], number = 0;
     uint32_t count = 0;
+    bool forgets = false;
     struct gms_error error;
     for (size_t i = 0; i < daemon->actions.count && count < GMS_STORE_AT_ONCE; i++) {
         const struct gms_action *action = &daemon->actions.items[i];
+        forgets = forgets || action->type == GMS_ACTION_FORGET;
         if (action->type != GMS_ACTION_STORE)
             continue;
         records[count] = (struct gms_store_record){
             .kind = action->store.kind, .bytes = action->store.bytes, .payload = action->store.payload};
         tickets[count++] = action->store.ticket;
     }
-    if (count == 0)
-        return;
+    if (count == 0 && !forgets)
+        return true;
     size_t bytes = gms_core_snapshot(daemon->core, daemon->snapshot, sizeof daemon->snapshot);
     gms_status status = bytes == 0 ? gms_fail(&error, GMS_E_STORE, "the state does not fit its snapshot (%zu bytes)",
                                               sizeof daemon->snapshot)
@@ -103,6 +107,7 @@ static void persist(struct gms_daemon *daemon)
         gms_daemon_push(daemon,
                         &(struct gms_event){.type = status == GMS_OK ? GMS_EVENT_STORED : GMS_EVENT_STORE_FAILED,
                                             .ticket = tickets[i]});
+    return status == GMS_OK;
 }
 
 void gms_daemon_run_events(struct gms_daemon *daemon)
@@ -116,9 +121,10 @@ void gms_daemon_run_events(struct gms_daemon *daemon)
         daemon->queue_count--;
         event.now_ns = gms_clock_ns();
         gms_core_step(daemon->core, &event, &daemon->actions);
-        persist(daemon);
+        bool stored = persist(daemon);
         for (size_t i = 0; i < daemon->actions.count && !daemon->stopped; i++)
-            gms_daemon_act(daemon, &daemon->actions.items[i]);
+            if (stored || daemon->actions.items[i].type != GMS_ACTION_FORGET) /* kept for nobody, until a restart */
+                gms_daemon_act(daemon, &daemon->actions.items[i]);
     }
     daemon->running_events = false;
     if (daemon->stopped)

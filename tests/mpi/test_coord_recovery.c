@@ -225,6 +225,90 @@ static void test_engine_dies_meanwhile(void **state)
     cluster_stop(&cluster);
 }
 
+static bool engine_is_gone(void *context)
+{
+    const struct expected *expected = context;
+    for (uint32_t rank = 0; rank < expected->cluster->ranks; rank++) {
+        json_t *status = cluster_status(expected->cluster, rank), *item;
+        bool found = status == NULL;
+        size_t i;
+        json_array_foreach(json_object_get(status, "engines"), i, item) found =
+            found || json_integer_value(json_object_get(item, "engine")) == (json_int_t)expected->engine;
+        json_decref(status);
+        if (found)
+            return false;
+    }
+    return true;
+}
+
+static void await_gone(const struct cluster *cluster, uint32_t engine)
+{
+    struct expected expected = {cluster, engine, NULL};
+    assert_true(eventually(engine_is_gone, &expected, HARNESS_DEADLINE_MS));
+}
+
+/* The shadow has died and its memory was given up before; that is in no record, so the next world hears of it from the
+ * stored state as of one that is condemned. It goes on all the same. */
+static void test_shadow_was_forgotten(void **state)
+{
+    struct cluster cluster;
+    struct engine engines[2];
+    struct picture before[RANKS];
+    (void)state;
+    start_two(&cluster, engines, before);
+    engine_kill(&engines[1], 0);
+    await_gone(&cluster, 1);
+    cluster_kill_coordinators(&cluster, 1);
+    cluster_relaunch(&cluster, NULL);
+    await(&cluster, 0, "serving");
+    await_gone(&cluster, 1);
+    engine_finish(&engines[1]);
+    engine_start(&engines[1], &cluster, 1, "c", live, 0);
+    assert_true(engine_reached(&engines[1], AT_PARKED, HARNESS_DEADLINE_MS));
+    await(&cluster, 1, "parked");
+    succeed_and_end(&cluster, engines);
+}
+
+/* Makes weights and does not come to publish them. */
+static gms_status make_weights(struct engine_rank *rank, struct gms_error *error)
+{
+    gms_session *session = NULL;
+    gms_pool *weights = NULL;
+    struct gms_membership membership;
+    const struct gms_pool_description description = {.name = "weights", .kind = GMS_POOL_WEIGHTS, .bytes = 65536};
+    gms_status status = rank_open(rank, &session, error);
+    if (status == GMS_OK)
+        status = rank_join(session, rank, &membership, error);
+    if (status == GMS_OK)
+        status = gms_pool_attach(session, &description, &weights, error);
+    if (status != GMS_OK)
+        return status;
+    rank_at(rank, AT_PARKED);
+    rank_gate(rank, GATE_END);
+    return GMS_OK;
+}
+
+/* The same, where what was given up is a pool that nobody had published. */
+static void test_maker_was_forgotten(void **state)
+{
+    struct cluster cluster;
+    struct engine engines[2];
+    (void)state;
+    cluster_start(&cluster, &(struct cluster_options){.ranks = RANKS});
+    engine_start(&engines[0], &cluster, 0, "a", make_weights, 0);
+    assert_true(engine_reached(&engines[0], AT_PARKED, HARNESS_DEADLINE_MS));
+    engine_kill(&engines[0], 1);
+    await_gone(&cluster, 0);
+    cluster_kill_coordinators(&cluster, -1);
+    cluster_relaunch(&cluster, NULL);
+    await_gone(&cluster, 0);
+    engine_start(&engines[1], &cluster, 1, "b", live, 0);
+    assert_true(engine_reached(&engines[1], AT_SERVING, HARNESS_DEADLINE_MS));
+    engine_finish(&engines[0]);
+    engine_finish(&engines[1]);
+    cluster_stop(&cluster);
+}
+
 /* A planned stop, and a start afterwards: the same. */
 static void test_planned_stop(void **state)
 {
@@ -251,6 +335,8 @@ int main(void)
         cmocka_unit_test(test_all_coordinators),
         cmocka_unit_test(test_keeper_then_coordinators),
         cmocka_unit_test(test_engine_dies_meanwhile),
+        cmocka_unit_test(test_shadow_was_forgotten),
+        cmocka_unit_test(test_maker_was_forgotten),
         cmocka_unit_test(test_planned_stop),
     };
     return cmocka_run_group_tests_name("coord_recovery", tests, NULL, NULL);
