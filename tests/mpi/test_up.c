@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * gms-up with real launchers and coordinators: what it starts again and what it does not; TERM to the launcher, to all
- * in any order (V44, V45); the launcher's end (V46); a coordinator that was stopped and goes on (V17); its own end.
+ * in any order (V44, V45); the launcher's end (V46); coordinators that were stopped and go on (V17); its own end.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -76,6 +76,21 @@ static int64_t await_whole(int64_t former)
     for (uint32_t rank = 0; rank < RANKS; rank++)
         assert_true(engine_rank_alive(&engine, rank));
     return cluster_number(&cluster, 0, "world");
+}
+
+static bool a_shadow_is_parked(void *context)
+{
+    (void)context;
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        json_t *status = cluster_status(&cluster, rank);
+        const char *role =
+            json_string_value(json_object_get(json_array_get(json_object_get(status, "engines"), 1), "role"));
+        bool parked = role != NULL && strcmp(role, "parked") == 0;
+        json_decref(status);
+        if (!parked)
+            return false;
+    }
+    return true;
 }
 
 /* --------------------------------------------------------------------------------------------- processes ----- */
@@ -227,7 +242,80 @@ static void test_term_to_the_launcher(void **state)
     assert_int_equal(scratch_left(), 0);
 }
 
-/* V45: as a service manager does it, all at once, in whatever order. */
+/* V44: told twice, as by somebody who is in a hurry; and the batch system's way, CONT and TERM to all of it while an
+ * engine rank is stopped. */
+static void test_term_twice(void **state)
+{
+    (void)state;
+    await_whole(0);
+    drill_process_ask(up());
+    drill_process_ask(up());
+    assert_up_ends(0);
+    assert_int_equal(cluster_log_count(&cluster, "is condemned"), 0);
+    assert_int_equal(scratch_left(), 0);
+    start_up("gms-up");
+    await_whole(0);
+}
+
+static void test_term_with_a_stopped_engine(void **state)
+{
+    static const int numbers[] = {SIGCONT, SIGTERM};
+    char scratch[96];
+    (void)state;
+    await_whole(0);
+    gms_pidfd_signal(engine.ranks[1].pidfd, SIGSTOP);
+    pid_t tree[RANKS + 2] = {up()->pid, launcher(scratch)};
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        tree[2 + rank] = (pid_t)cluster_number(&cluster, rank, "pid");
+    int pidfds[RANKS + 2];
+    for (int i = 0; i < RANKS + 2; i++)
+        assert_int_equal(drill_descendant_open(getpid(), tree[i], &pidfds[i], NULL), GMS_OK);
+    up()->asked_to_end = true;
+    for (int n = 0; n < 2; n++)
+        for (int i = 0; i < RANKS + 2; i++)
+            gms_pidfd_signal(pidfds[i], numbers[n]);
+    for (int i = 0; i < RANKS + 2; i++)
+        gms_fd_close(&pidfds[i]);
+    uint64_t begin_ns = gms_clock_ns();
+    assert_up_ends(0);
+    assert_true(gms_clock_ns() - begin_ns < 15 * GMS_NS_PER_S); /* half of what batch systems give */
+    assert_int_equal(cluster_log_count(&cluster, "is condemned"), 0);
+    assert_int_equal(scratch_left(), 0);
+    gms_pidfd_signal(engine.ranks[1].pidfd, SIGCONT);
+    start_up("gms-up");
+    await_whole(0);
+}
+
+static bool second_serves(void *context)
+{
+    (void)context;
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        if (cluster_number(&cluster, rank, "serving_engine") != 1)
+            return false;
+    return true;
+}
+
+/* V44: told in the middle of a takeover. It stops; what was begun is carried through by the next start. */
+static void test_term_in_a_takeover(void **state)
+{
+    struct engine second;
+    (void)state;
+    await_whole(0);
+    engine_start(&second, &cluster, 1, "b", live, 0);
+    assert_true(eventually(a_shadow_is_parked, NULL, HARNESS_DEADLINE_MS));
+    engine_kill(&engine, 0);
+    drill_process_ask(up());
+    assert_up_ends(0);
+    assert_int_equal(scratch_left(), 0);
+    start_up("gms-up");
+    assert_true(engine_reached(&second, AT_SERVING, HARNESS_DEADLINE_MS));
+    assert_true(eventually(second_serves, NULL, HARNESS_DEADLINE_MS));
+    assert_int_equal(cluster_number(&cluster, 0, "epoch"), 2); /* once */
+    assert_int_equal(cluster_number(&cluster, 1, "epoch"), 2);
+    engine_finish(&second);
+}
+
+/* V45: as a service manager does it, all at once, in whatever order. GMS_TEST_ROUNDS: how often. */
 static void test_term_to_all(void **state)
 {
     unsigned seed = (unsigned)gms_clock_ns();
@@ -235,8 +323,10 @@ static void test_term_to_all(void **state)
     (void)state;
     if (given != NULL)
         seed = (unsigned)strtoul(given, NULL, 10);
+    const char *often = getenv("GMS_TEST_ROUNDS");
+    int rounds = often != NULL ? atoi(often) : ROUNDS;
     print_message("GMS_TEST_SEED=%u\n", seed);
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < rounds; round++) {
         char scratch[96];
         await_whole(0);
         pid_t victims[RANKS + 3] = {up()->pid, launcher(scratch), keeper()};
@@ -263,6 +353,55 @@ static void test_term_to_all(void **state)
         start_up("gms-up");
     }
     await_whole(0);
+}
+
+/* V45, engines too: all of a node's processes are told at once. What an engine's death before the coordinators' own
+ * end sets going is not finished by a successor that is ending itself; the next start has nothing to doubt, and a new
+ * engine serves. */
+static void test_term_to_engines_too(void **state)
+{
+    struct engine second, third;
+    unsigned seed = (unsigned)gms_clock_ns();
+    const char *given = getenv("GMS_TEST_SEED");
+    char scratch[96];
+    (void)state;
+    if (given != NULL)
+        seed = (unsigned)strtoul(given, NULL, 10);
+    print_message("GMS_TEST_SEED=%u\n", seed);
+    await_whole(0);
+    engine_start(&second, &cluster, 1, "b", live, 0);
+    assert_true(eventually(a_shadow_is_parked, NULL, HARNESS_DEADLINE_MS));
+    int pidfds[3 * RANKS + 2], count = 0, first_engine;
+    assert_int_equal(drill_descendant_open(getpid(), up()->pid, &pidfds[count++], NULL), GMS_OK);
+    assert_int_equal(drill_descendant_open(getpid(), launcher(scratch), &pidfds[count++], NULL), GMS_OK);
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        pid_t pid = (pid_t)cluster_number(&cluster, rank, "pid");
+        assert_int_equal(drill_descendant_open(getpid(), pid, &pidfds[count++], NULL), GMS_OK);
+    }
+    first_engine = count;
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        assert_int_equal(gms_pidfd_open(engine.ranks[rank].pid, &pidfds[count++], NULL), GMS_OK);
+        assert_int_equal(gms_pidfd_open(second.ranks[rank].pid, &pidfds[count++], NULL), GMS_OK);
+    }
+    up()->asked_to_end = true;
+    /* An engine rank that dies of its TERM at once; this test's own would not, they have its handlers. */
+    bool told[3 * RANKS + 2] = {false};
+    for (int left = count; left > 0; left--) {
+        int at = (int)((unsigned)rand_r(&seed) % (unsigned)count);
+        while (told[at])
+            at = (at + 1) % count;
+        told[at] = true;
+        gms_pidfd_signal(pidfds[at], at < first_engine ? SIGTERM : SIGKILL);
+        gms_fd_close(&pidfds[at]);
+    }
+    assert_up_ends(0);
+    assert_false(second.ranks[0].at == AT_SERVING || second.ranks[1].at == AT_SERVING);
+    start_up("gms-up");
+    engine_start(&third, &cluster, 2, "c", live, 0);
+    assert_true(engine_reached(&third, AT_SERVING, HARNESS_DEADLINE_MS));
+    assert_int_equal(cluster_log_count(&cluster, "an operator must decide"), 0);
+    engine_finish(&second);
+    engine_finish(&third);
 }
 
 /* ----------------------------------------------------------------------------------------- unplanned ends ---- */
@@ -355,6 +494,32 @@ static void test_a_stopped_coordinator(void **state)
     (void)world;
 }
 
+/* V17: all of them stood still, as when a whole machine is suspended. Each finds that it was itself away, and gives
+ * nobody up: the same world goes on. */
+static void test_all_coordinators_stopped(void **state)
+{
+    int pidfds[RANKS];
+    (void)state;
+    int64_t world = await_whole(0);
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        assert_int_equal(
+            drill_descendant_open(getpid(), (pid_t)cluster_number(&cluster, rank, "pid"), &pidfds[rank], NULL), GMS_OK);
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        gms_pidfd_signal(pidfds[rank], SIGSTOP);
+    uint64_t until_ns = gms_clock_ns() + 5 * 300 * GMS_NS_PER_MS;
+    while (gms_clock_ns() < until_ns) /* the time itself is what is tested */
+        poll(NULL, 0, 10);
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        gms_pidfd_signal(pidfds[rank], SIGCONT);
+        gms_fd_close(&pidfds[rank]);
+    }
+    uint64_t settled_ns = gms_clock_ns() + 4 * 300 * GMS_NS_PER_MS; /* longer than a verdict takes */
+    while (gms_clock_ns() < settled_ns)
+        poll(NULL, 0, 50);
+    assert_int_equal(await_whole(0), world);
+    assert_int_equal(cluster_log_count(&cluster, "silent"), 0);
+}
+
 /* --------------------------------------------------------------------------------------------- no use -------- */
 
 static void test_what_is_of_no_use(void **state)
@@ -390,11 +555,23 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_term_to_gms_up),        TEST(test_down),
-        TEST(test_term_to_the_launcher),  TEST(test_term_to_all),
-        TEST(test_kill_the_launcher),     TEST(test_kill_a_rank),
-        TEST(test_kill_the_keeper),       TEST(test_kill_gms_up),
-        TEST(test_a_stopped_coordinator), cmocka_unit_test(test_what_is_of_no_use),
+        TEST(test_term_to_gms_up),
+        TEST(test_down),
+        TEST(test_term_to_the_launcher),
+        TEST(test_term_to_all),
+        TEST(test_kill_the_launcher),
+        TEST(test_kill_a_rank),
+        TEST(test_kill_the_keeper),
+        TEST(test_kill_gms_up),
+        TEST(test_a_stopped_coordinator),
+        TEST(test_all_coordinators_stopped),
+        TEST(test_term_twice),
+        TEST(test_term_with_a_stopped_engine),
+        TEST(test_term_in_a_takeover),
+        TEST(test_term_to_engines_too),
+        cmocka_unit_test(test_what_is_of_no_use),
     };
+    if (getenv("GMS_TEST_FILTER") != NULL) /* one of them, by hand */
+        cmocka_set_test_filter(getenv("GMS_TEST_FILTER"));
     return cmocka_run_group_tests_name("up", tests, NULL, NULL);
 }

@@ -4,3 +4,9 @@ gms_add_test(NAME test_exec_parent SOURCES test_exec_parent.c LIBRARIES gms_wire
 add_dependencies(test_exec_parent gms-exec exec_engine hold_prctl)
 set_tests_properties(test_exec_parent PROPERTIES ENVIRONMENT
   "GMS_BIN=${CMAKE_BINARY_DIR};GMS_TEST_ENGINE=$<TARGET_FILE:exec_engine>;GMS_TEST_HOLD_PRCTL=$<TARGET_FILE:hold_prctl>")
+gms_add_test(NAME test_store_bytes SOURCES test_store_bytes.c LIBRARIES gms_coord PkgConfig::SQLITE TIMEOUT 120)
+
+gms_add_test(NAME test_coord_copies SOURCES test_coord_copies.c LIBRARIES gms_coord gms_keeper_client gms_wire gms_base)
+add_dependencies(test_coord_copies gms-keeper)
+set_tests_properties(test_coord_copies PROPERTIES ENVIRONMENT "${GMS_TEST_ENVIRONMENT}")
+gms_add_test(NAME test_coord_members SOURCES test_coord_members.c LIBRARIES gms_coord gms_base PkgConfig::LIBEVENT)
