@@ -5,6 +5,7 @@
 #include <libconfig.h>
 #include <libgen.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -71,7 +72,10 @@ static const struct setting table[] = {
      .help = "directory of the sockets and stores on every node; absolute, made with mode 0700"},
     {"ranks", INTEGER, .required = true, MEMBER(ranks), .least = 1, .greatest = GMS_MAX_RANKS,
      .help = "coordinator ranks, one for each GPU"},
-    {"memory.backend", CHOICE, .size = 0, .initial = "host", .choices = "host", .help = "where pools live"},
+    {"memory.backend", CHOICE, MEMBER(backend), .initial = "host", .choices = "host|cuda",
+     .help = "where pools live: host memory, or the memory of each rank's GPU"},
+    {"memory.device", CHOICE, MEMBER(device_shared), .initial = "per-rank", .choices = "per-rank|shared",
+     .help = "cuda: per-rank: rank N has the visible GPU N, or the only one; no two the same. shared: all have GPU 0"},
     {"memory.capacity", SIZE, .required = true, MEMBER(capacity_bytes), .least = MIN_CAPACITY, .greatest = MAX_CAPACITY,
      .help = "memory for the pools of one rank"},
     {"memory.capacity_of", GROUPS, MEMBER(capacity_of), .count_offset = offsetof(struct gms_config, capacity_of_count),
@@ -81,7 +85,8 @@ static const struct setting table[] = {
     {"memory.capacity_of[].capacity", SIZE, .required = true, OVERRIDE(capacity_bytes), .least = MIN_CAPACITY,
      .greatest = MAX_CAPACITY, .help = "memory for its pools"},
     {"kv.verify", CHOICE, MEMBER(kv_verify_full), .initial = "full", .choices = "none|full",
-     .help = "full: sealed KV carries a content digest that a successor checks; none: generations alone"},
+     .help = "full: sealed KV carries a content digest that a successor checks; none: generations alone; cuda: "
+             "none by default"},
     {"timeouts.operation", DURATION, MEMBER(operation_timeout_ns), .least = 100 * MS, .greatest = HOUR,
      .initial = "10s", .help = "how long a collective call waits for all ranks"},
     {"timeouts.round", DURATION, MEMBER(round_timeout_ns), .least = 100 * MS, .greatest = HOUR, .initial = "5s",
@@ -654,6 +659,20 @@ static void fill_missing(struct reading *reading, const config_t *parsed, uint64
     }
 }
 
+/* Adds a variable unless the file sets it. False: there is no room. */
+static bool add_variable(struct gms_config *config, const char *name, const char *value)
+{
+    const size_t length = strlen(name), bytes = length + 1 + strlen(value) + 1;
+    for (uint32_t at = 0; at < config->environment_bytes; at += (uint32_t)strlen(config->environment + at) + 1)
+        if (strncmp(config->environment + at, name, length) == 0 && config->environment[at + length] == '=')
+            return true;
+    if (bytes > sizeof config->environment - config->environment_bytes)
+        return false;
+    snprintf(config->environment + config->environment_bytes, bytes, "%s=%s", name, value);
+    config->environment_bytes += (uint32_t)bytes;
+    return true;
+}
+
 /* What one setting alone cannot say. Only after every setting by itself is right. */
 static void check_together(struct reading *reading, const config_t *parsed)
 {
@@ -687,6 +706,14 @@ static void check_together(struct reading *reading, const config_t *parsed)
         PROBLEM(reading, config_lookup(parsed, "environment"),
                 "environment.port_first %u with port_count %u goes beyond port 65535", config->port_first,
                 config->port_count);
+    if (config->backend == GMS_MEMORY_CUDA && !config_lookup(parsed, "kv.verify"))
+        config->kv_verify_full = false;
+    if (config->backend == GMS_MEMORY_CUDA && !add_variable(config, "NCCL_GRAPH_REGISTER", "0"))
+        PROBLEM(reading, config_lookup(parsed, "environment.set"),
+                "environment.set: no room for NCCL_GRAPH_REGISTER=0");
+    if (config->backend == GMS_MEMORY_HOST && config_lookup(parsed, "memory.device"))
+        PROBLEM(reading, config_lookup(parsed, "memory.device"),
+                "memory.device: says which GPU, but memory.backend is \"host\"; take one of them out");
     node = config_lookup(parsed, "run_dir");
     for (unsigned i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
         char path[GMS_RUN_PATH_BYTES];

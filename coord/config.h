@@ -7,7 +7,8 @@
  *   deployment  = "demo";            required, [a-z0-9-], names the deployment in logs
  *   run_dir     = "/run/user/0/gms"; required, absolute
  *   ranks       = 2;                 required, 1..1024
- *   memory      : { backend = "host"; capacity = "256MiB"; capacity_of = ( { rank = 1; capacity = "255MiB"; } ); };
+ *   memory      : { backend = "host" | "cuda"; device = "per-rank" | "shared"; capacity = "256MiB";
+ *                   capacity_of = ( { rank = 1; capacity = "255MiB"; } ); };
  *   kv          : { verify = "full" | "none"; };
  *   timeouts    : { operation = "10s"; round = "5s"; heartbeat = "5s"; fence_report = "2s"; transfer_stall = "5s";
  *                  reattach = "5s"; };
@@ -45,6 +46,7 @@ enum {
     GMS_CONFIG_HOST_BYTES = 56, /* longest host name under which Open MPI starts (V41) */
 };
 
+enum gms_memory_backend { GMS_MEMORY_HOST, GMS_MEMORY_CUDA };
 enum gms_containment { GMS_CONTAINMENT_AUTO, GMS_CONTAINMENT_PID_NAMESPACE, GMS_CONTAINMENT_SUBREAPER };
 
 /* Flat, no pointers: this is what rank 0 broadcasts. */
@@ -58,6 +60,8 @@ struct gms_config {
         uint64_t capacity_bytes;
     } capacity_of[GMS_CONFIG_OVERRIDES];
     uint32_t capacity_of_count;
+    enum gms_memory_backend backend;
+    bool device_shared;
     bool kv_verify_full;
     enum gms_containment containment;
     uint64_t operation_timeout_ns, round_timeout_ns, heartbeat_ns, fence_report_ns, transfer_stall_ns, reattach_ns;

@@ -256,6 +256,7 @@ gms_status gms_daemon_open(const struct gms_daemon_options *options, struct gms_
                                                 .rank = daemon->rank,
                                                 .world = options->world,
                                                 .capacity_bytes = gms_config_capacity(config, daemon->rank),
+                                                .device = options->device,
                                                 .copies = options->copies};
         status = gms_pools_open(&pools, &daemon->pools, ret_error);
     }
@@ -304,6 +305,8 @@ gms_status gms_daemon_open(const struct gms_daemon_options *options, struct gms_
                                                       .operation_timeout_ms =
                                                           (uint32_t)(config->operation_timeout_ns / GMS_NS_PER_MS),
                                                       .kv_verify_full = config->kv_verify_full,
+                                                      .on_device = options->device.backend == GMS_MEMORY_CUDA,
+                                                      .device = options->device.uuid,
                                                       .recognise = gms_daemon_recognise,
                                                       .attached = gms_daemon_attached,
                                                       .received = gms_daemon_received,
@@ -328,6 +331,7 @@ int gms_daemon_run(struct gms_daemon *daemon)
 {
     gms_round_set_deadline(daemon->options.round, daemon->options.config->round_timeout_ns, peer_closed, daemon);
     gms_daemon_resume_begin(daemon);
+    gms_device_warm_up(&daemon->options.device);
     set_timer(daemon);
     while (!daemon->stopped) {
         if (event_base_loop(daemon->base, EVLOOP_NO_EXIT_ON_EMPTY) < 0)

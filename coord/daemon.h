@@ -11,6 +11,7 @@
 
 #include "config.h"
 #include "copies.h"
+#include "device.h"
 #include "core/recovery.h"
 #include "round_mpi.h"
 #include "store.h"
@@ -39,6 +40,7 @@ struct gms_daemon_options {
     struct gms_copies *copies; /* loaded */
     gms_store *store;
     uint64_t world;
+    struct gms_device_of_rank device;
     enum gms_recovery_verdict verdict; /* not REFUSE */
     const void *snapshot;              /* FRESH: NULL; else in the store already */
     size_t snapshot_bytes;

@@ -23,6 +23,7 @@
 #include "daemon.h"
 #include "earlier.h"
 #include "gms-keeper/client.h"
+#include "pools.h"
 #include "gms/version.h"
 #include "inherit.h"
 
@@ -170,6 +171,7 @@ struct start {
     char doubt_text[GMS_ERROR_TEXT_BYTES];
     struct gms_copies *copies;
     struct gms_recovery_decision decision;
+    struct gms_device_of_rank device;
     void *snapshot;          /* owned; this rank's, then the group's */
     uint32_t snapshot_bytes; /* 0: none */
     struct gms_daemon_place place;
@@ -483,6 +485,19 @@ static gms_status look_and_decide(struct start *start, struct gms_error *ret_err
     return status;
 }
 
+static gms_status take_device(struct start *start, struct gms_error *ret_error)
+{
+    struct gms_uuid kept = {{0}};
+    if (start->decision.verdict == GMS_RECOVERY_FRESH || !gms_pools_kept_device(start->copies, &kept))
+        memset(&kept, 0, sizeof kept);
+    return gms_device_take(start->config, start->rank, &kept, "/proc", &start->device, ret_error);
+}
+
+static gms_status agree_on_devices(struct start *start, struct gms_error *ret_error)
+{
+    return gms_device_agree(start->config, start->round, &start->device, ret_error);
+}
+
 /* From here on this world's store is the one to go on from. */
 static gms_status open_rank(struct start *start, struct gms_error *ret_error)
 {
@@ -506,6 +521,7 @@ static gms_status open_rank(struct start *start, struct gms_error *ret_error)
                                               .copies = start->copies,
                                               .store = start->store,
                                               .world = start->world,
+                                              .device = start->device,
                                               .verdict = start->decision.verdict,
                                               .snapshot = start->snapshot,
                                               .snapshot_bytes = start->snapshot_bytes,
@@ -550,6 +566,10 @@ static gms_status start_together(struct start *start, struct gms_error *ret_erro
         status = together(start, check_fresh, ret_error); /* apart from what changes something: all ranks or none */
     if (status == GMS_OK)
         status = look_and_decide(start, ret_error);
+    if (status == GMS_OK)
+        status = together(start, take_device, ret_error);
+    if (status == GMS_OK)
+        status = together(start, agree_on_devices, ret_error);
     if (status == GMS_OK)
         status = together(start, open_rank, ret_error);
     if (status == GMS_OK)

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "maps.h"
 #include "pools_state.h"
+#include "vmm/cuda.h"
 
 /* -------------------------------------------------------------------------------------------------- helpers --- */
 
@@ -87,7 +88,7 @@ gms_status gms_pools_open(const struct gms_pools_options *options, struct gms_po
     pools->options = *options;
     snprintf(pools->deployment, sizeof pools->deployment, "%s", options->deployment);
     pools->options.deployment = pools->deployment;
-    pools->vmm = gms_vmm_host();
+    pools->vmm = options->device.backend == GMS_MEMORY_CUDA ? gms_vmm_cuda() : gms_vmm_host();
     for (uint32_t index = 0; index < GMS_MAX_POOLS; index++)
         pools->pools[index].memory.fd = -1;
     for (uint32_t engine = 0; engine < GMS_MAX_ENGINES; engine++)
@@ -265,7 +266,8 @@ static gms_status prepare_publish(struct gms_pools *pools, const struct gms_pool
                         call->payload_bytes, GMS_WIRE_MAX_BYTES - 1024);
     struct gms_inode inode;
     pid_t writer = 0;
-    if (gms_inode_of(pool->memory.fd, &inode) && gms_maps_each(&inode, 1, GMS_MAPS_WRITABLE, note_pid, &writer) > 0) {
+    if (pools->vmm->freeze_enforced && gms_inode_of(pool->memory.fd, &inode) &&
+        gms_maps_each(&inode, 1, GMS_MAPS_WRITABLE, note_pid, &writer) > 0) {
         detail[0] = (uint64_t)writer;
         return gms_fail(ret_error, GMS_E_BUSY, "pool %s: pid %d has it mapped writable on rank %u", name, (int)writer,
                         pools->options.rank);

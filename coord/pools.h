@@ -10,7 +10,8 @@
  * prepare only looks for writable mappings (/proc), commit freezes, and nobody but the publisher gets the memory before
  * it is frozen: a rank on which the publisher put a writable mapping back in between refuses every attach (BUSY) and
  * freezes as soon as it can. The engine that holds such a mapping breaks its contract; gms_pools_commit says so and the
- * daemon condemns it.
+ * daemon condemns it. Device memory cannot be frozen: there, the publisher is taken at its word (and nobody else ever
+ * maps weights for writing).
  *
  * Main thread only.
  */
@@ -20,6 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "device.h"
 #include "directory/directory.h"
 #include "round_mpi.h"
 #include "sessions.h"
@@ -32,6 +34,7 @@ struct gms_pools_options {
     const char *deployment; /* borrowed for the call; part of the memory's label */
     uint32_t rank;
     uint64_t world, capacity_bytes;
+    struct gms_device_of_rank device;
     struct gms_copies *copies; /* borrowed; NULL: nobody keeps copies (tests) */
 };
 
@@ -64,6 +67,9 @@ void gms_pools_abort(struct gms_pools *pools, uint32_t engine);
 
 /* What is to be forgotten of an incarnation that is retired everywhere and no longer a source. */
 void gms_pools_forget(struct gms_pools *pools, uint64_t incarnation);
+
+/* The device that memory of an earlier world is on, as kept beside it. False: no device memory is kept. */
+bool gms_pools_kept_device(const struct gms_copies *copies, struct gms_uuid *ret_uuid);
 
 /*
  * Takes up what the copies hold: pools, manifests, directories, and what was prepared. What cannot be read is logged

@@ -3,8 +3,8 @@
  * Pools, directories and prepared operations as copies that outlive this process, and how the next one takes them up.
  *
  * meta of pool/...: u32 version | u32 index | u32 kind | u32 slots | u64 block bytes | u64 bytes | u64 creator |
- * u32 published. Of prepared/...: the same, then the operation's key (u64 incarnation | u64 launch | u32 sequence |
- * u32 kind) and the pool's name (GMS_NAME_BYTES). Little-endian.
+ * u32 published | u32 backend | device's UUID (16 bytes; host: zero). Of prepared/...: the same, then the operation's
+ * key (u64 incarnation | u64 launch | u32 sequence | u32 kind) and the pool's name (GMS_NAME_BYTES). Little-endian.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +21,7 @@
 #include "core/core.h"
 #include "pools_state.h"
 
-enum { META_VERSION = 1, POOL_META_BYTES = 44, PREPARED_META_BYTES = POOL_META_BYTES + 24 + GMS_NAME_BYTES };
+enum { META_VERSION = 2, POOL_META_BYTES = 64, PREPARED_META_BYTES = POOL_META_BYTES + 24 + GMS_NAME_BYTES };
 
 /* --------------------------------------------------------------------------------------------------- meta ---- */
 
@@ -29,6 +29,7 @@ struct meta {
     uint32_t index, kind, slot_count;
     uint64_t block_bytes, bytes, creator;
     bool published;
+    struct gms_device_of_rank device;
     struct gms_operation_key key; /* prepared only, below */
     char name[GMS_NAME_BYTES];
 };
@@ -58,6 +59,9 @@ static void encode(const struct meta *meta, uint8_t ret_bytes[PREPARED_META_BYTE
     at = put(at, meta->bytes, 8);
     at = put(at, meta->creator, 8);
     at = put(at, meta->published, 4);
+    at = put(at, meta->device.backend, 4);
+    memcpy(at, meta->device.uuid.bytes, sizeof meta->device.uuid.bytes);
+    at += sizeof meta->device.uuid.bytes;
     at = put(at, meta->key.incarnation, 8);
     at = put(at, meta->key.launch, 8);
     at = put(at, meta->key.sequence, 4);
@@ -79,6 +83,9 @@ static bool decode(const struct gms_copy *copy, uint32_t bytes, struct meta *ret
     meta.bytes = get(&at, 8);
     meta.creator = get(&at, 8);
     meta.published = get(&at, 4) != 0;
+    meta.device.backend = (enum gms_memory_backend)get(&at, 4);
+    memcpy(meta.device.uuid.bytes, at, sizeof meta.device.uuid.bytes);
+    at += sizeof meta.device.uuid.bytes;
     if (bytes == PREPARED_META_BYTES) {
         meta.key.incarnation = get(&at, 8);
         meta.key.launch = get(&at, 8);
@@ -94,9 +101,10 @@ static bool decode(const struct gms_copy *copy, uint32_t bytes, struct meta *ret
     return true;
 }
 
-static struct meta meta_of(const struct gms_pool_memory *pool, uint32_t index)
+static struct meta meta_of(const struct gms_pools *pools, const struct gms_pool_memory *pool, uint32_t index)
 {
     return (struct meta){.index = index,
+                         .device = pools->options.device,
                          .kind = pool->kind,
                          .slot_count = pool->slot_count,
                          .block_bytes = pool->block_bytes,
@@ -164,7 +172,7 @@ static void put_manifest(struct gms_pools *pools, const struct gms_pool_memory *
 void gms_pools_keep_pool(struct gms_pools *pools, uint32_t index)
 {
     const struct gms_pool_memory *pool = &pools->pools[index];
-    const struct meta meta = meta_of(pool, index);
+    const struct meta meta = meta_of(pools, pool, index);
     uint8_t bytes[PREPARED_META_BYTES];
     char name[GMS_KEEPER_NAME_BYTES];
     if (pools->options.copies == NULL)
@@ -208,7 +216,7 @@ void gms_pools_unkeep_directory(struct gms_pools *pools, const struct gms_pools_
 gms_status gms_pools_keep_prepared(struct gms_pools *pools, uint32_t engine, struct gms_error *ret_error)
 {
     const struct gms_pools_tentative *tentative = &pools->tentatives[engine];
-    struct meta meta = meta_of(&tentative->pool, tentative->pool_index);
+    struct meta meta = meta_of(pools, &tentative->pool, tentative->pool_index);
     uint8_t bytes[PREPARED_META_BYTES];
     char name[GMS_KEEPER_NAME_BYTES];
     struct gms_copies *copies = pools->options.copies;
@@ -273,6 +281,21 @@ static gms_status read_manifest(int fd, void **ret_manifest, uint32_t *ret_bytes
     return GMS_OK;
 }
 
+bool gms_pools_kept_device(const struct gms_copies *copies, struct gms_uuid *ret_uuid)
+{
+    struct gms_copy copy;
+    for (uint32_t i = 0; gms_copies_at(copies, i, &copy); i++) {
+        struct meta meta;
+        const bool pool = strncmp(copy.name, "pool/", 5) == 0 && decode(&copy, POOL_META_BYTES, &meta);
+        if ((pool || (strncmp(copy.name, "prepared/", 9) == 0 && decode(&copy, PREPARED_META_BYTES, &meta))) &&
+            meta.device.backend == GMS_MEMORY_CUDA) {
+            *ret_uuid = meta.device.uuid;
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Memory with the geometry that its meta tells. */
 static gms_status take_memory(struct gms_pools *pools, const struct gms_copy *copy, const struct meta *meta,
                               const char *name, struct gms_pool_memory *ret_pool, struct gms_error *ret_error)
@@ -289,6 +312,10 @@ static gms_status take_memory(struct gms_pools *pools, const struct gms_copy *co
         meta->bytes > INT64_MAX - granularity || (meta->kind == GMS_POOL_KV && meta->slot_count == 0))
         return gms_fail(ret_error, GMS_E_CORRUPT, "its meta says kind %u, %" PRIu64 " bytes, %u slots", meta->kind,
                         meta->bytes, meta->slot_count);
+    if (meta->device.backend != pools->options.device.backend ||
+        !gms_uuid_equal(&meta->device.uuid, &pools->options.device.uuid))
+        return gms_fail(ret_error, GMS_E_MISMATCH,
+                        "it is memory of another kind or device than memory.backend and this rank's GPU say");
     snprintf(pool.name, sizeof pool.name, "%s", name);
     int fd = fcntl(copy->fd, F_DUPFD_CLOEXEC, 3);
     if (fd < 0)

@@ -424,6 +424,9 @@ static void greet(struct gms_client *client, struct gms_message *message)
     welcome.welcome.rank = options->rank;
     welcome.welcome.kv_verify_full = options->kv_verify_full;
     welcome.welcome.operation_timeout_ms = options->operation_timeout_ms;
+    welcome.welcome.on_device = options->on_device;
+    if (options->on_device)
+        welcome.welcome.device = (struct gms_bytes){options->device.bytes, sizeof options->device.bytes};
     welcome.welcome.version = (struct gms_bytes){GMS_VERSION, (uint32_t)strlen(GMS_VERSION)};
     gms_sessions_send(client, &welcome);
     if (client->incarnation != 0)

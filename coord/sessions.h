@@ -19,6 +19,7 @@
 #include <sys/types.h>
 
 #include "core/core.h"
+#include "vmm/devices.h"
 #include "wire/message.h"
 
 struct event;
@@ -96,7 +97,8 @@ struct gms_sessions_options {
     const char *run_dir; /* borrowed for the call */
     uint64_t world;
     uint32_t rank, world_size, operation_timeout_ms;
-    bool kv_verify_full;
+    bool kv_verify_full, on_device;
+    struct gms_uuid device;
     /* A greeted client said something. `message` and its descriptors are borrowed: what the handler takes it replaces
      * by -1. */
     void (*received)(void *context, struct gms_client *client, struct gms_message *message);

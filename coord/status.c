@@ -225,6 +225,11 @@ char *gms_daemon_status(struct gms_daemon *daemon)
     json_object_set_new(root, "keeper", json_boolean(!daemon->keeper_lost));
     number(root, "copy_holders", copy_holders(daemon));
     number(root, "capacity_bytes", gms_config_capacity(config, daemon->rank));
+    text(root, "memory", daemon->options.device.backend == GMS_MEMORY_CUDA ? "cuda" : "host");
+    char device[GMS_UUID_TEXT_BYTES] = "";
+    if (daemon->options.device.backend == GMS_MEMORY_CUDA)
+        gms_uuid_format(&daemon->options.device.uuid, false, device);
+    text(root, "device", device);
     number(root, "used_bytes", gms_pools_used_bytes(daemon->pools));
     json_object_set_new(root, "engines", engines(daemon, &view));
     json_object_set_new(root, "pools", pools(daemon, &view));

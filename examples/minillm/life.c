@@ -96,6 +96,11 @@ static int attach(struct engine *e, const struct gms_pool_description *descripti
             usleep(AGAIN_PAUSE_US);
         status = gms_pool_attach(e->gms->session, description, ret_pool, &error);
     }
+    if (status == GMS_OK && gms_pool_on_device(*ret_pool) && getenv("MINILLM_DEVICE_IS_HOST") == NULL) {
+        note(NOTE_ERROR, "pool %s is memory of a GPU, and minillm computes on the CPU: let memory.backend be host",
+             description->name);
+        return -1;
+    }
     if (status == GMS_OK)
         return 0;
     note(NOTE_ERROR, "pool %s cannot be attached", description->name);

@@ -45,6 +45,7 @@ enum {
     GMS_BLOCK_HASH_BYTES = 16, /* 128 bits: chained prefix hash of a KV block */
     GMS_RECORD_PARTS = 4,      /* slots that one record may span */
     GMS_MAX_POOLS = 16,
+    GMS_MAX_TAGS = 32,
 };
 
 typedef struct gms_session gms_session; /* opaque; made by gms_open, ended by gms_close */
@@ -102,6 +103,66 @@ struct gms_membership {
 GMS_API gms_status gms_join(gms_session *session, const struct gms_identity *identity,
                             struct gms_membership *ret_membership, struct gms_error *ret_error);
 
+/* --------------------------------------------------------------------------------------- tags and regions ----- */
+
+/* What happens to memory while the engine is parked. */
+enum gms_park_policy {
+    GMS_PARK_KEEP = 1,    /* stays as it is: weights that are shared, captured graphs */
+    GMS_PARK_SWAP = 2,    /* kv pools: the scratch is given back, and the group's memory takes its place */
+    GMS_PARK_RELEASE = 3, /* given back; wake gets new memory at the same address, contents undefined */
+    GMS_PARK_SAVE = 4,    /* given back, contents kept in host memory and there again after wake */
+};
+
+struct gms_tag {
+    char name[GMS_NAME_BYTES];
+    uint32_t policy; /* enum gms_park_policy */
+};
+
+/*
+ * Names the parts of this engine's memory and what happens to each on park; once, before gms_join, which compares the
+ * list over all ranks. Without this call it is the preset "shadow_failover": weights and graphs are kept, kv is
+ * swapped. Whatever is not kept or swapped costs driver calls in the takeover: release only what a device cannot hold
+ * twice. Errors: INVALID (a name that is empty or stands there twice, an unknown policy, too many), REFUSED (joined
+ * already).
+ */
+GMS_API gms_status gms_tags_set(gms_session *session, const struct gms_tag *tags, uint32_t count,
+                                struct gms_error *ret_error);
+
+/*
+ * Private memory of this engine under one of its tags, at an address that stays the same until gms_region_free; of the
+ * kind that the deployment's pools are. Contents are undefined. Errors: NOT_FOUND (no such tag), REFUSED (a swapped
+ * tag; while parked), NO_MEMORY.
+ */
+GMS_API gms_status gms_region_alloc(gms_session *session, const char *tag, uint64_t bytes, void **ret_address,
+                                    struct gms_error *ret_error);
+/* Allowed while parked, too. No work may be in flight there. NOT_FOUND: not the address of a region, or freed before.
+ */
+GMS_API gms_status gms_region_free(gms_session *session, void *address, struct gms_error *ret_error);
+
+enum gms_park_state {
+    GMS_STATE_RUNNING = 0, /* not parked yet */
+    GMS_STATE_PARKING = 1,
+    GMS_STATE_PARKED = 2,
+    GMS_STATE_WAKING = 3,
+    GMS_STATE_AWAKE = 4,
+    GMS_STATE_FAILED = 5, /* terminal: the device is lost, or memory could not be put back; exit */
+};
+GMS_API enum gms_park_state gms_park_state(const gms_session *session);
+
+struct gms_tag_report {
+    struct gms_tag tag;
+    uint64_t bytes;            /* of regions and pools under it */
+    uint64_t park_ns, wake_ns; /* of the last park and wake; 0: none */
+};
+/* The tag at `index`, from 0 until NOT_FOUND. A pool counts for the tag of its name, else for "weights" or "kv". */
+GMS_API gms_status gms_tag_report(const gms_session *session, uint32_t index, struct gms_tag_report *ret_report);
+
+/* Grows whenever other memory is put behind any address of this session: a registration made for an older value is void
+ * (V31). */
+GMS_API uint64_t gms_mapping_epoch(const gms_session *session);
+/* Calls of the device's driver that this library has made in this process; 0 with host memory. */
+GMS_API uint64_t gms_driver_calls(void);
+
 /* -------------------------------------------------------------------------------------------------- pools ----- */
 
 enum gms_pool_kind {
@@ -131,6 +192,8 @@ GMS_API gms_status gms_pool_attach(gms_session *session, const struct gms_pool_d
 GMS_API void *gms_pool_address(const gms_pool *pool); /* never NULL, never changes */
 GMS_API uint64_t gms_pool_bytes(const gms_pool *pool);
 GMS_API uint32_t gms_pool_slot_count(const gms_pool *pool);
+/* 1: device memory, which the CPU cannot address. */
+GMS_API int gms_pool_on_device(const gms_pool *pool);
 /* 1 while this engine must fill the weights and call gms_publish. */
 GMS_API int gms_pool_must_publish(const gms_pool *pool);
 /* Grows whenever the memory behind the address changes (park): a registration made for an older value is void (V31). */
@@ -158,8 +221,9 @@ GMS_API gms_status gms_pool_release(gms_pool *pool, struct gms_error *ret_error)
 
 /* ------------------------------------------------------------------------------------- park, promotion, serve - */
 
-/* Puts the group's KV memory in place of the scratch and declares this rank ready to be promoted. Refused while a step
- * is in flight (GMS_E_BUSY); parking twice is OK and does nothing. Scratch contents are lost. */
+/* Puts the group's KV memory in place of the scratch, gives back what its tag says, and declares this rank ready to be
+ * promoted. Waits for work that this process has submitted to its device; refused while a step is in flight (BUSY).
+ * Parking twice is OK and does nothing. Scratch contents are lost. STICKY: the device is lost, exit. */
 GMS_API gms_status gms_park(gms_session *session, struct gms_error *ret_error);
 
 struct gms_promotion {
@@ -193,12 +257,19 @@ struct gms_adoption {
  */
 GMS_API gms_status gms_adopt(gms_session *session, struct gms_adoption *ret_adoption, struct gms_error *ret_error);
 
-/* Restores what parking took away. Host memory: nothing to do, and it says so by returning at once. Wake twice is OK;
- * REFUSED when not promoted. */
+/*
+ * Brings back what parking gave away; with nothing given away (the preset) it returns at once, without one driver call.
+ * Waking twice is OK. Memory that is not there is asked for again every 200 ms, for at most the operation timeout or
+ * until gms_wake_cancel; after a failure everything is as it was parked, and the call may be made again. Errors:
+ * REFUSED (not promoted), NO_MEMORY, AGAIN (cancelled), STICKY.
+ */
 GMS_API gms_status gms_wake(gms_session *session, struct gms_error *ret_error);
+/* Ends the waiting of a gms_wake that runs in another thread. */
+GMS_API void gms_wake_cancel(gms_session *session);
 
 /*
- * Declares this rank ready to serve and blocks until every rank has. `endpoint` (copied; rank 0's is published; others
+ * Declares this rank ready to serve and blocks until every rank has. REFUSED while something that parking gave away is
+ * not back. `endpoint` (copied; rank 0's is published; others
  * pass NULL) is where clients reach the engine. After GMS_OK this engine is the only one serving in its epoch.
  */
 GMS_API gms_status gms_serve(gms_session *session, const char *endpoint, struct gms_error *ret_error);

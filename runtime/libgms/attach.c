@@ -26,6 +26,7 @@
 #include "base/fd.h"
 #include "core/ballot.h"
 #include "gms/version.h"
+#include "vmm/cuda.h"
 
 enum { CONNECT_MS = 20 };
 static const uint64_t first_pause_ns = 20 * GMS_NS_PER_MS;
@@ -120,6 +121,39 @@ gms_status gms_link_hello(struct gms_session *session, uint64_t deadline_ns, str
     return status;
 }
 
+/* The kind of memory is known from the first WELCOME on. The driver is started here, so that a rank which does not see
+ * the GPU of its coordinator rank is told before anybody waits for it. */
+static gms_status choose_memory(struct gms_session *session, const struct gms_message *message,
+                                struct gms_error *ret_error)
+{
+    const struct gms_vmm *vmm = message->welcome.on_device ? gms_vmm_cuda() : gms_vmm_host();
+    struct gms_uuid uuid;
+    struct gms_error error = {.status = GMS_OK};
+    char text[GMS_UUID_TEXT_BYTES];
+    if (session->vmm != NULL && session->vmm != vmm)
+        return gms_fail(ret_error, GMS_E_REFUSED,
+                        "the deployment's pools are %s memory now, and were %s memory when this "
+                        "engine joined",
+                        vmm->name, session->vmm->name);
+    if (session->vmm == NULL && message->welcome.on_device) {
+        if (message->welcome.device.length != sizeof uuid.bytes)
+            return gms_fail(ret_error, GMS_E_PROTOCOL,
+                            "coordinator rank %" PRIu32 " names its GPU in %" PRIu32 " bytes", session->rank,
+                            message->welcome.device.length);
+        memcpy(uuid.bytes, message->welcome.device.data, sizeof uuid.bytes);
+        gms_status status = gms_vmm_cuda_choose(gms_uuid_format(&uuid, false, text), &error);
+        if (status == GMS_OK)
+            status = gms_vmm_cuda_ready(NULL, &error);
+        if (status != GMS_OK)
+            return gms_fail(ret_error, status,
+                            "pools of rank %" PRIu32 " are on %s: %s; give this engine rank that GPU "
+                            "(CUDA_VISIBLE_DEVICES)",
+                            session->rank, text, error.text);
+    }
+    session->vmm = vmm;
+    return GMS_OK;
+}
+
 gms_status gms_link_welcomed(struct gms_session *session, const struct gms_message *message,
                              struct gms_error *ret_error)
 {
@@ -137,6 +171,9 @@ gms_status gms_link_welcomed(struct gms_session *session, const struct gms_messa
         return gms_fail(ret_error, GMS_E_REFUSED,
                         "the deployment has %" PRIu32 " ranks now, and had %" PRIu32 " when this engine joined",
                         message->welcome.world_size, session->world_size);
+    const gms_status status = choose_memory(session, message, ret_error);
+    if (status != GMS_OK)
+        return status;
     session->world = message->welcome.world;
     session->world_size = message->welcome.world_size;
     session->kv_verify_full = message->welcome.kv_verify_full != 0;

@@ -166,6 +166,8 @@ static gms_status fill_fields(struct gms_session *session, const struct gms_iden
     XXH3_64bits_reset(digest.state);
     digest_text(&digest, identity->engine_name);
     digest_text(&digest, identity->engine_version);
+    gms_tags_want(session);
+    digest_number(&digest, gms_tags_digest(session));
     fields[5] = XXH3_64bits_digest(digest.state);
     XXH3_freeState(digest.state);
     return GMS_OK;
@@ -193,12 +195,30 @@ static gms_status check_identity(const struct gms_identity *identity, struct gms
     return GMS_OK;
 }
 
+/* Parking puts other memory behind addresses that NCCL may have registered for captured graphs; what it has then writes
+ * elsewhere or hangs (V31). */
+static gms_status check_registration(const struct gms_session *session, struct gms_error *ret_error)
+{
+    const char *registers = getenv("NCCL_GRAPH_REGISTER"), *again = getenv("GMS_REGISTERS_AGAIN");
+    if (session->vmm->cpu_addresses || session->world_size == 1 || (registers != NULL && strcmp(registers, "0") == 0) ||
+        (again != NULL && strcmp(again, "1") == 0))
+        return GMS_OK;
+    return gms_fail(
+        ret_error, GMS_E_REFUSED,
+        "NCCL_GRAPH_REGISTER is %s: NCCL would keep registrations of memory that parking replaces. Set it to 0 "
+        "(the coordinators do, through gms-exec), or GMS_REGISTERS_AGAIN=1 if this engine registers again "
+        "when gms_mapping_epoch changes",
+        registers != NULL ? registers : "not set");
+}
+
 gms_status gms_join(gms_session *session, const struct gms_identity *identity, struct gms_membership *ret_membership,
                     struct gms_error *ret_error)
 {
     gms_status status = gms_session_ready(session, false, gms_session_deadline(session), ret_error);
     if (status == GMS_OK)
         status = check_identity(identity, ret_error);
+    if (status == GMS_OK)
+        status = check_registration(session, ret_error);
     if (status == GMS_OK && session->incarnation != 0)
         status = gms_fail(ret_error, GMS_E_EXISTS, "this session has joined already, as incarnation %" PRIu64,
                           session->incarnation);

@@ -18,18 +18,43 @@ enum { ENDPOINT_BYTES_MAX = GMS_ENDPOINT_BYTES - 1 };
  * next try goes on from there. */
 static gms_status map_group_memory(struct gms_session *session, struct gms_error *ret_error)
 {
-    const struct gms_vmm *vmm = gms_vmm_host();
+    const struct gms_vmm *vmm = session->vmm;
     for (uint32_t i = 0; i < GMS_MAX_POOLS; i++) {
         struct gms_pool *pool = session->pools[i];
         if (pool == NULL || pool->description.kind != GMS_POOL_KV || pool->handle.fd < 0)
             continue;
+        const uint64_t since_ns = gms_clock_ns();
         gms_status status = vmm->map(pool->address, &pool->handle, GMS_VMM_READ_WRITE, ret_error);
         if (status != GMS_OK)
             return status;
+        gms_tags_note_park(session, pool, gms_clock_ns() - since_ns);
         pool->mapping_epoch++;
+        session->mapping_epoch++;
         vmm->release(&pool->handle);
     }
     return GMS_OK;
+}
+
+/* Gives back and maps what is to be; after a failure what was given back is there again, or this engine must end. */
+static gms_status park_memory(struct gms_session *session, struct gms_error *ret_error)
+{
+    session->park_state = GMS_STATE_PARKING;
+    for (uint32_t i = 0; i < session->tag_count; i++)
+        session->tags[i].park_ns = 0;
+    gms_status status = session->vmm->sync(ret_error);
+    if (status == GMS_OK)
+        status = map_group_memory(session, ret_error);
+    if (status == GMS_OK)
+        status = gms_regions_park(session, ret_error);
+    if (status == GMS_OK)
+        return GMS_OK;
+    if (status != GMS_E_STICKY && !gms_regions_whole(session) && gms_regions_wake(session, 0, NULL) != GMS_OK)
+        status = gms_fail(ret_error, GMS_E_STICKY,
+                          "parking failed (%s), and memory that was given back for it could not be had again: this "
+                          "engine must end",
+                          gms_status_text(status));
+    session->park_state = status == GMS_E_STICKY ? GMS_STATE_FAILED : GMS_STATE_RUNNING;
+    return status;
 }
 
 gms_status gms_park(gms_session *session, struct gms_error *ret_error)
@@ -37,6 +62,8 @@ gms_status gms_park(gms_session *session, struct gms_error *ret_error)
     gms_status status = gms_session_ready(session, true, gms_session_deadline(session), ret_error);
     if (status != GMS_OK || session->parked)
         return status;
+    if (session->park_state == GMS_STATE_FAILED)
+        return gms_fail(ret_error, GMS_E_STICKY, "this engine has failed before and must end");
     const uint64_t begun = atomic_load(&session->steps_begun), completed = atomic_load(&session->steps_completed);
     if (begun != completed)
         return gms_fail(ret_error, GMS_E_BUSY,
@@ -47,11 +74,9 @@ gms_status gms_park(gms_session *session, struct gms_error *ret_error)
         if (session->pools[i] != NULL && session->pools[i]->must_publish)
             return gms_fail(ret_error, GMS_E_REFUSED, "weights pool %s is not published yet",
                             session->pools[i]->description.name);
-    status = gms_vmm_host()->sync(ret_error);
-    if (status == GMS_OK)
-        status = map_group_memory(session, ret_error);
-    if (status == GMS_OK)
-        status = gms_blocks_create(session, ret_error);
+    status = gms_blocks_create(session, ret_error);
+    if (status == GMS_OK && session->park_state != GMS_STATE_PARKING) /* else only the answer is missing */
+        status = park_memory(session, ret_error);
     if (status != GMS_OK)
         return status;
     struct gms_message parked = {.type = GMS_MESSAGE_PARKED, .plain = {.incarnation = session->incarnation}}, reply;
@@ -60,6 +85,7 @@ gms_status gms_park(gms_session *session, struct gms_error *ret_error)
         return status;
     gms_message_close_fds(&reply);
     session->parked = true;
+    session->park_state = GMS_STATE_PARKED;
     return GMS_OK;
 }
 
@@ -151,6 +177,17 @@ gms_status gms_wake(gms_session *session, struct gms_error *ret_error)
     gms_status status = gms_session_check(session, true, ret_error);
     if (status == GMS_OK && !session->promotion_taken)
         return gms_fail(ret_error, GMS_E_REFUSED, "not promoted: gms_wait_promotion has to return first");
+    if (status != GMS_OK || session->park_state == GMS_STATE_AWAKE)
+        return status;
+    if (session->park_state == GMS_STATE_FAILED)
+        return gms_fail(ret_error, GMS_E_STICKY, "this engine has failed before and must end");
+    session->park_state = GMS_STATE_WAKING;
+    atomic_store(&session->wake_cancelled, false);
+    if (!gms_regions_whole(session))
+        status = gms_regions_wake(session, session->operation_timeout_ms, ret_error);
+    session->park_state = status == GMS_OK         ? GMS_STATE_AWAKE
+                          : status == GMS_E_STICKY ? GMS_STATE_FAILED
+                                                   : GMS_STATE_PARKED;
     return status;
 }
 
@@ -161,6 +198,8 @@ gms_status gms_serve(gms_session *session, const char *endpoint, struct gms_erro
         return status;
     if (!session->adopted)
         return gms_fail(ret_error, GMS_E_REFUSED, "nothing adopted yet: call gms_adopt first");
+    if (!gms_regions_whole(session))
+        return gms_fail(ret_error, GMS_E_REFUSED, "memory that parking gave away is not back: call gms_wake first");
     const size_t length = endpoint != NULL ? strnlen(endpoint, ENDPOINT_BYTES_MAX + 1) : 0;
     if (length > ENDPOINT_BYTES_MAX)
         return gms_fail(ret_error, GMS_E_INVALID, "the endpoint has more than %d bytes", ENDPOINT_BYTES_MAX);

@@ -19,7 +19,7 @@ void gms_pool_free(struct gms_pool *pool)
 {
     if (pool == NULL)
         return;
-    const struct gms_vmm *vmm = gms_vmm_host();
+    const struct gms_vmm *vmm = pool->session->vmm;
     if (pool->session->pools[pool->index] == pool) {
         pool->session->pools[pool->index] = NULL;
         pool->session->directories[pool->index] = NULL;
@@ -113,7 +113,7 @@ static gms_status take_memory(struct gms_pool *pool, struct gms_message *reply, 
     if (reply->fd_count != (kv ? 2u : 1u))
         return gms_fail(ret_error, GMS_E_PROTOCOL, "pool %s: the coordinator sent %" PRIu32 " descriptors, expected %u",
                         description->name, reply->fd_count, kv ? 2u : 1u);
-    gms_status status = gms_vmm_host()->import_fd(reply->fds[0], pool->mapped_bytes, &pool->handle, ret_error);
+    gms_status status = pool->session->vmm->import_fd(reply->fds[0], pool->mapped_bytes, &pool->handle, ret_error);
     if (status != GMS_OK)
         return status;
     reply->fds[0] = -1;
@@ -133,7 +133,7 @@ static gms_status take_memory(struct gms_pool *pool, struct gms_message *reply, 
 
 static gms_status map_pool(struct gms_pool *pool, const struct gms_message *reply, struct gms_error *ret_error)
 {
-    const struct gms_vmm *vmm = gms_vmm_host();
+    const struct gms_vmm *vmm = pool->session->vmm;
     gms_status status = vmm->reserve(pool->mapped_bytes, &pool->address, ret_error);
     if (status != GMS_OK)
         return status;
@@ -175,7 +175,7 @@ gms_status gms_pool_attach(gms_session *session, const struct gms_pool_descripti
         status = check_description(session, description, ret_error);
     if (status != GMS_OK)
         return status;
-    const uint64_t granularity = gms_vmm_host()->granularity_bytes;
+    const uint64_t granularity = session->vmm->granularity_bytes;
     struct gms_pool *pool = calloc(1, sizeof *pool);
     if (pool == NULL)
         return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for pool %s", description->name);
@@ -237,6 +237,11 @@ int gms_pool_must_publish(const gms_pool *pool)
     return pool->must_publish;
 }
 
+int gms_pool_on_device(const gms_pool *pool)
+{
+    return !pool->session->vmm->cpu_addresses;
+}
+
 uint64_t gms_pool_mapping_epoch(const gms_pool *pool)
 {
     return pool->mapping_epoch;
@@ -283,10 +288,15 @@ static gms_status propose_publish(struct gms_pool *pool, bool *ret_decided, stru
         return status;
     }
     struct gms_message proposal = {0}, reply;
+    status = gms_memory_digest(session, pool->address, pool->bytes, &proposal.propose.local_digest, ret_error);
+    if (status != GMS_OK) {
+        *ret_decided = true;
+        free(manifest);
+        return status;
+    }
     proposal.propose.kind = GMS_OPERATION_PUBLISH;
     proposal.propose.pool_kind = description->kind;
     proposal.propose.bytes = pool->bytes;
-    proposal.propose.local_digest = XXH3_64bits(pool->address, pool->bytes);
     proposal.propose.pool = (struct gms_bytes){description->name, (uint32_t)strlen(description->name)};
     proposal.propose.fields[0] = XXH3_64bits(description->name, strlen(description->name));
     proposal.propose.fields[1] = gms_manifest_names_digest(&pool->manifest);
@@ -302,7 +312,7 @@ static gms_status propose_publish(struct gms_pool *pool, bool *ret_decided, stru
 
 gms_status gms_publish(gms_pool *pool, struct gms_error *ret_error)
 {
-    const struct gms_vmm *vmm = gms_vmm_host();
+    const struct gms_vmm *vmm = pool->session->vmm;
     gms_status status = gms_session_ready(pool->session, true, gms_session_deadline(pool->session), ret_error);
     if (status != GMS_OK)
         return status;

@@ -196,8 +196,11 @@ void gms_close(gms_session *session)
     if (session == NULL)
         return;
     say_goodbye(session);
+    if (session->vmm != NULL)
+        (void)session->vmm->sync(NULL); /* nothing may be in flight where something is unmapped */
     for (uint32_t i = 0; i < GMS_MAX_POOLS; i++)
         gms_pool_free(session->pools[i]);
+    gms_regions_free(session);
     gms_link_close(session);
     gms_blocks_free(session);
     free(session->buffer);

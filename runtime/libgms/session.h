@@ -107,6 +107,23 @@ struct gms_pool {
     uint64_t pending_mask, pending_head, pending_count;
 };
 
+/* ---------------------------------------------------------------------------------------- tags and regions --- */
+
+struct gms_tag_state {
+    struct gms_tag tag;
+    uint64_t park_ns, wake_ns;
+};
+
+/* Private memory of the engine at an address that stays. */
+struct gms_region {
+    struct gms_region *next;
+    uint32_t tag;
+    void *address;
+    uint64_t bytes, mapped_bytes;
+    void *saved; /* owned: contents while parked, under GMS_PARK_SAVE */
+    bool mapped;
+};
+
 /* -------------------------------------------------------------------------------------------------- session --- */
 
 struct gms_promotion_state {
@@ -146,6 +163,7 @@ struct gms_session {
     uint64_t launch_digest;
     uint64_t world;
     uint32_t world_size, kv_verify_full, operation_timeout_ms;
+    const struct gms_vmm *vmm; /* the kind of memory that this deployment's pools are */
     uint32_t last_request;
     void *buffer; /* owned; GMS_WIRE_MAX_BYTES; what was received last */
 
@@ -153,6 +171,12 @@ struct gms_session {
     uint64_t identity_digest;
     uint32_t next_sequence;
     bool parked, adopted;
+    enum gms_park_state park_state;
+    struct gms_tag_state tags[GMS_MAX_TAGS];
+    uint32_t tag_count;
+    struct gms_region *regions; /* owned */
+    uint64_t mapping_epoch;
+    _Atomic bool wake_cancelled;
     struct gms_promotion_state promotion;
     bool promotion_taken; /* told to the engine */
     uint64_t serving_epoch;
@@ -218,6 +242,20 @@ bool gms_session_condemned(const struct gms_session *session);
 /* pools.c */
 void gms_pool_free(struct gms_pool *pool); /* NULL and half-built ones allowed */
 
+/* tags.c */
+
+/* The preset, where the engine has not said anything. */
+void gms_tags_want(struct gms_session *session);
+void gms_tags_note_park(struct gms_session *session, const struct gms_pool *pool, uint64_t duration_ns);
+uint64_t gms_tags_digest(const struct gms_session *session);
+/* Gives back what is not kept while parked. After a failure some may be given back: gms_regions_whole tells. */
+gms_status gms_regions_park(struct gms_session *session, struct gms_error *ret_error);
+/* The contrary; all or nothing. NO_MEMORY after `patience_ms` of asking again. */
+gms_status gms_regions_wake(struct gms_session *session, uint32_t patience_ms, struct gms_error *ret_error);
+/* Every region that is not kept is there again. */
+bool gms_regions_whole(const struct gms_session *session);
+void gms_regions_free(struct gms_session *session);
+
 /* blocks.c; insert and remove need slots_lock */
 gms_status gms_blocks_create(struct gms_session *session, struct gms_error *ret_error);
 void gms_blocks_free(struct gms_session *session);
@@ -229,7 +267,11 @@ void gms_blocks_remove(struct gms_session *session, uint32_t pool, uint32_t slot
 /* verify.c: the successor's own look at what it is about to adopt. */
 gms_status gms_verify_adoption(struct gms_session *session, struct gms_adoption *ret_found,
                                struct gms_error *ret_error);
-/* XXH3-64 over the parts' bytes in order, never 0. The parts must be valid slots of KV pools. */
+/* XXH3-64 over the parts' bytes in order; 0: they cannot be read (device memory alone). The parts must be valid slots
+ * of KV pools. */
+/* Over memory that may be a device's; STICKY and others of the vmm's read. */
+gms_status gms_memory_digest(const struct gms_session *session, const void *address, uint64_t bytes,
+                             uint64_t *ret_digest, struct gms_error *ret_error);
 uint64_t gms_content_digest(const struct gms_session *session, const struct gms_record_part *parts, uint32_t count);
 
 static inline void *gms_pool_slot_address(const struct gms_pool *pool, uint32_t slot)

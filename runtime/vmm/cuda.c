@@ -89,7 +89,9 @@ static gms_status find_device(int *ret_ordinal, struct gms_uuid *ret_uuid, struc
     uint32_t index = 0;
     gms_status status = visible_devices(devices, &count, ret_error);
 
-    if (status == GMS_OK && *cuda.wanted) {
+    if (status == GMS_OK && *cuda.wanted == '#') {
+        status = count == 1 ? GMS_OK : gms_device_find(cuda.wanted + 1, devices, count, &index, ret_error);
+    } else if (status == GMS_OK && *cuda.wanted) {
         /* The driver gives a slice's own UUID under MIG, and shows one slice; its kind is what was asked for. */
         for (uint32_t i = 0; i < count; i++) {
             devices[i].slice = strncasecmp(cuda.wanted, "MIG-", 4) == 0;

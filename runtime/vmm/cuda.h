@@ -18,8 +18,8 @@
 const struct gms_vmm *gms_vmm_cuda(void);
 
 /*
- * Which device: a form of gms_device_find, over those that the driver shows this process. NULL: the only one that is
- * visible. No driver call is made. REFUSED: another was named before.
+ * Which device: a form of gms_device_find, over those that the driver shows this process; "#N": device N, or the only
+ * one where one alone is visible. NULL: the only one. No driver call is made. REFUSED: another was named before.
  */
 gms_status gms_vmm_cuda_choose(const char *device, struct gms_error *ret_error);
 

@@ -22,7 +22,7 @@
 
 enum {
     GMS_WIRE_MAGIC = 0x57534d47, /* "GMSW" */
-    GMS_WIRE_VERSION = 2,
+    GMS_WIRE_VERSION = 3,
     GMS_WIRE_HEADER_BYTES = 16,
     GMS_WIRE_MAX_BYTES = 160 * 1024, /* header included; below the default socket buffer */
     GMS_WIRE_MAX_FDS = 4,
@@ -111,6 +111,8 @@ struct gms_message {
         struct {
             uint64_t world;
             uint32_t world_size, rank, kv_verify_full, operation_timeout_ms;
+            uint32_t on_device;      /* pools are memory of a GPU */
+            struct gms_bytes device; /* which: its UUID, 16 bytes; else empty */
             struct gms_bytes version;
         } welcome;
         /* ENVIRONMENT, PARKED (incarnation), LEAVING (incarnation), STATUS, SHUTDOWN: `plain.incarnation` or nothing

@@ -128,13 +128,16 @@ void cluster_prepare(struct cluster *cluster, const struct cluster_options *opti
     assert_non_null(file);
     fprintf(file,
             "deployment = \"test\";\nrun_dir = \"%s\";\nranks = %u;\nmemory : %s;\n"
-            "kv : { verify = \"full\"; };\n"
+            "kv : { verify = \"%s\"; };\n"
             "timeouts : { operation = \"%s\"; round = \"5s\"; heartbeat = \"%s\"; fence_report = \"500ms\"; "
             "transfer_stall = \"300ms\"; };\n"
             "environment : %s;\n"
             "engine : { command = ( \"true\" ); containment = \"auto\"; };\n",
             cluster->run_dir, options->ranks,
-            options->memory != NULL ? options->memory : "{ backend = \"host\"; capacity = \"64MiB\"; }",
+            options->memory != NULL             ? options->memory
+            : getenv("GMS_TEST_MEMORY") != NULL ? "{ backend = \"cuda\"; capacity = \"64MiB\"; device = \"shared\"; }"
+                                                : "{ backend = \"host\"; capacity = \"64MiB\"; }",
+            options->verify != NULL ? options->verify : "full",
             options->operation_timeout != NULL ? options->operation_timeout : "5s",
             options->heartbeat != NULL ? options->heartbeat : "1s",
             options->environment != NULL ? options->environment : "{ set = ( \"MPI_TEST=1\" ); }");

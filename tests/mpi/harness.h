@@ -25,8 +25,9 @@ enum { HARNESS_RANKS = 8, HARNESS_VALUES = 16, HARNESS_DEADLINE_MS = 20000 };
 struct cluster_options {
     uint32_t ranks;
     const char *operation_timeout; /* NULL: "5s" */
-    const char *memory;            /* NULL: { backend = "host"; capacity = "64MiB"; } */
+    const char *memory;            /* NULL: host, 64 MiB; cuda where GMS_TEST_MEMORY is set */
     const char *heartbeat;         /* NULL: "1s" */
+    const char *verify;            /* NULL: "full" */
     const char *hooks;             /* NULL: none; the group's text */
     const char *environment;       /* NULL: { set = ( "MPI_TEST=1" ); } */
     bool report_exits;             /* the log gets a line "coordinator exit CODE" for each rank */

@@ -68,17 +68,22 @@ static void join(struct fake_coordinator *fake, struct fake_client *client, cons
     answer(client, &reply, request->request_id);
 }
 
+static const struct gms_vmm *memory_of(const struct fake_coordinator *fake)
+{
+    return fake->on_device ? gms_vmm_cuda() : gms_vmm_host();
+}
+
 static void make_pool(struct fake_coordinator *fake, int index, const struct fake_client *client,
                       const struct gms_message *request)
 {
     struct fake_pool *pool = &fake->pools[index];
-    const uint64_t page = gms_vmm_host()->granularity_bytes;
+    const uint64_t page = memory_of(fake)->granularity_bytes;
     memcpy(pool->name, request->propose.pool.data, request->propose.pool.length);
     pool->kind = request->propose.pool_kind;
     pool->slot_count = request->propose.slot_count;
     pool->block_bytes = request->propose.block_bytes;
     pool->creator = client->incarnation;
-    MUST(gms_vmm_host()->create(pool->name, (request->propose.bytes + page - 1) / page * page, &pool->memory, NULL) ==
+    MUST(memory_of(fake)->create(pool->name, (request->propose.bytes + page - 1) / page * page, &pool->memory, NULL) ==
          GMS_OK);
 }
 
@@ -123,7 +128,7 @@ static void allocate(struct fake_coordinator *fake, struct fake_client *client, 
 static void publish(struct fake_coordinator *fake, struct fake_client *client, const struct gms_message *request)
 {
     struct fake_pool *pool = &fake->pools[find_pool(fake, &request->propose.pool)];
-    gms_status status = gms_vmm_host()->freeze(&pool->memory, NULL);
+    gms_status status = memory_of(fake)->freeze(&pool->memory, NULL);
     if (status == GMS_OK) {
         MUST(request->propose.payload.length <= FAKE_MANIFEST_BYTES);
         memcpy(pool->manifest, request->propose.payload.data, request->propose.payload.length);
@@ -296,6 +301,9 @@ static void greet(struct fake_coordinator *fake, struct fake_client *client, con
     welcome.welcome.rank = 0;
     welcome.welcome.kv_verify_full = fake->verify_full;
     welcome.welcome.operation_timeout_ms = fake->operation_timeout_ms;
+    welcome.welcome.on_device = fake->on_device;
+    if (fake->on_device)
+        welcome.welcome.device = (struct gms_bytes){fake->device.bytes, sizeof fake->device.bytes};
     (void)gms_channel_send(client->fd, &welcome, NULL);
 }
 
@@ -396,6 +404,11 @@ static void *run(void *context)
 
 void fake_start(struct fake_coordinator *fake)
 {
+    struct gms_vmm_cuda_device device;
+    if (fake->on_device && !gms_uuid_is_known(&fake->device)) {
+        MUST(gms_vmm_cuda_ready(&device, NULL) == GMS_OK);
+        fake->device = device.uuid;
+    }
     char path[GMS_RUN_PATH_BYTES];
     const pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     fake->lock = lock;
@@ -425,7 +438,7 @@ void fake_stop(struct fake_coordinator *fake)
             gms_directory_close(&fake->clients[i].directories[pool]);
     }
     for (int pool = 0; pool < GMS_MAX_POOLS; pool++)
-        gms_vmm_host()->release(&fake->pools[pool].memory);
+        memory_of(fake)->release(&fake->pools[pool].memory);
 }
 
 void fake_hang_up(struct fake_coordinator *fake, uint64_t incarnation)

@@ -11,7 +11,7 @@
 
 #include "core/ballot.h"
 #include "directory/directory.h"
-#include "vmm/vmm.h"
+#include "vmm/cuda.h"
 #include "wire/channel.h"
 
 enum { FAKE_CLIENTS = 4, FAKE_MANIFEST_BYTES = 4096 };
@@ -48,6 +48,8 @@ struct fake_coordinator {
     char run_dir[128];
     uint32_t world_size, operation_timeout_ms;
     bool verify_full;
+    bool on_device;         /* pools are device memory, of the driver that is found (fake_cuda.h) */
+    struct gms_uuid device; /* which; unknown: the only one */
 
     pthread_mutex_t lock; /* over everything below */
     pthread_t thread;

@@ -31,7 +31,7 @@ struct fake_cuda {
     } (*counts)(void);
 };
 
-/* NULL: the driver that is loaded is not this one. */
+/* fake_cuda_find.c. NULL: the driver that is found is not this one. */
 const struct fake_cuda *fake_cuda_get(void);
 
 #endif

@@ -70,6 +70,7 @@ static inline int start_fixture(void **state, bool verify_full)
     f->fake.operation_timeout_ms = 5000;
     f->fake.verify_full = verify_full;
     f->fake.epoch = 1;
+    f->fake.on_device = getenv("GMS_TEST_MEMORY") != NULL && strcmp(getenv("GMS_TEST_MEMORY"), "cuda") == 0;
     fake_start(&f->fake);
     *state = f;
     return 0;

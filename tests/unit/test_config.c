@@ -58,6 +58,27 @@ static void test_every_setting(void **state)
     assert_memory_equal(config.on_serving, "/bin/true\0now", sizeof("/bin/true\0now"));
 }
 
+/* Device memory: seals are not read back unless asked for, and NCCL must not keep registrations (V31). */
+static void test_device_memory(void **state)
+{
+    (void)state;
+    assert_accepted(build((struct parts){0}));
+    assert_int_equal(config.backend, GMS_MEMORY_HOST);
+    assert_accepted(build((struct parts){.memory = "backend = \"cuda\";"}));
+    assert_int_equal(config.backend, GMS_MEMORY_CUDA);
+    assert_false(config.device_shared);
+    assert_false(config.kv_verify_full);
+    assert_int_equal(config.environment_bytes, sizeof("NCCL_GRAPH_REGISTER=0"));
+    assert_string_equal(config.environment, "NCCL_GRAPH_REGISTER=0");
+    assert_accepted(build((struct parts){.memory = "backend = \"cuda\"; device = \"shared\";",
+                                         .more = "kv : { verify = \"full\"; };\nenvironment : { set = ( \"A=1\", "
+                                                 "\"NCCL_GRAPH_REGISTER=1\" ); };\n"}));
+    assert_true(config.device_shared);
+    assert_true(config.kv_verify_full);
+    assert_memory_equal(config.environment, "A=1\0NCCL_GRAPH_REGISTER=1", sizeof("A=1\0NCCL_GRAPH_REGISTER=1"));
+    assert_refused(build((struct parts){.memory = "device = \"shared\";"}), 4, "memory.backend is \"host\"");
+}
+
 static void test_digest(void **state)
 {
     uint64_t digest;
@@ -85,7 +106,7 @@ static void test_wrong_values(void **state)
     assert_refused(build((struct parts){.ranks = "\"2\""}), 3, "ranks: is a string, must be a integer");
     assert_refused(build((struct parts){.capacity = "\"1KiB\""}), 4, "4.0 KiB to 16.0 TiB");
     assert_refused(build((struct parts){.capacity = "256"}), 4, "must be a size");
-    assert_refused(build((struct parts){.memory = "backend = \"cuda\";"}), 4, "is none of: host");
+    assert_refused(build((struct parts){.memory = "backend = \"disk\";"}), 4, "is none of: host|cuda");
     assert_refused(build((struct parts){.more = "kv : { verify = \"Full\"; };"}), 5, "none|full");
     assert_refused(build((struct parts){.more = "kv : { verify = true; };"}), 5, "is a boolean");
     assert_refused(build((struct parts){.more = "kv = \"full\";"}), 5, "kv: is a string, must be a group");
@@ -455,6 +476,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_every_setting),
+        cmocka_unit_test(test_device_memory),
         cmocka_unit_test(test_digest),
         cmocka_unit_test(test_wrong_values),
         cmocka_unit_test(test_structure),

@@ -6,23 +6,12 @@
  */
 #include "vmm_suite.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <sys/mman.h>
 
 #include "fake_cuda.h"
 #include "vmm/cuda.h"
 #include "vmm/cuda_api.h"
-
-const struct fake_cuda *fake_cuda_get(void)
-{
-    const struct fake_cuda *(*get)(void) = NULL;
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    void *symbol = library ? dlsym(library, "fake_cuda_table") : NULL;
-
-    memcpy(&get, &symbol, sizeof(get));
-    return get ? get() : NULL;
-}
 
 static const struct fake_cuda *fake;
 

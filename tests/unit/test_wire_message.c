@@ -22,7 +22,7 @@ struct shape {
 
 static const struct shape shapes[] = {
     {GMS_MESSAGE_HELLO, SIZE(hello), 0, {PLACE(hello.launch), PLACE(hello.version), PLACE(hello.secret)}, 3, 1},
-    {GMS_MESSAGE_WELCOME, SIZE(welcome), 0, {PLACE(welcome.version)}, 1, 0},
+    {GMS_MESSAGE_WELCOME, SIZE(welcome), 4, {PLACE(welcome.device), PLACE(welcome.version)}, 2, 0},
     {GMS_MESSAGE_REPLY, SIZE(reply), 0, {PLACE(reply.text), PLACE(reply.payload), PLACE(reply.secret)}, 3, 2},
     {GMS_MESSAGE_ENVIRONMENT, SIZE(plain), 0, {0}, 0, 0},
     {GMS_MESSAGE_ENVIRONMENT_REPLY, SIZE(environment_reply), 0, {PLACE(environment_reply.variables)}, 1, 0},
@@ -176,8 +176,8 @@ static void names_and_descriptor_limits(void **state)
 static void golden_bytes(void **state)
 {
     static const unsigned char hello[] = {
-        'G',  'M',  'S', 'W', 2,   0,   1,   0,   44,
-        0,    0,    0,   9,   0,   0,   0,             /* header: version 2, type 1, body 44, id 9 */
+        'G',  'M',  'S', 'W', 3,   0,   1,   0,   44,
+        0,    0,    0,   9,   0,   0,   0,             /* header: version 3, type 1, body 44, id 9 */
         1,    0,    0,   0,                            /* role */
         0x67, 0x12, 0,   0,                            /* pid 4711 */
         2,    0,    0,   0,                            /* engine */
@@ -288,7 +288,7 @@ static void header_errors_are_told_apart(void **state)
     buffer[4] = 7;
     assert_status(gms_message_decode(buffer, bytes, &back, &error), GMS_E_VERSION);
     assert_text_has("version 7");
-    assert_text_has("program 2");
+    assert_text_has("program 3");
     buffer[4] = GMS_WIRE_VERSION;
     buffer[0] = 'X';
     assert_status(gms_message_decode(buffer, bytes, &back, &error), GMS_E_PROTOCOL);
