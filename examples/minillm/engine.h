@@ -8,6 +8,7 @@
 #ifndef MINILLM_ENGINE_H
 #define MINILLM_ENGINE_H
 
+#include "ending.h"
 #include "kv.h"
 #include "model.h"
 #include "ranks.h"
@@ -30,7 +31,9 @@ struct engine_options {
     uint64_t hash_seed;
     uint32_t step_delay_us;
     uint32_t poison_slot;
-    int32_t poison_rank; /* a rank, or POISON_... */
+    int32_t poison_rank;        /* a rank, or POISON_... */
+    enum waking_step die_after; /* killed when this step is done; WAKING_NONE: not */
+    uint32_t die_rank;          /* that rank */
     const char *listen;
     const char *log_dir; /* NULL: no event log */
     bool no_gms;

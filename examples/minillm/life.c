@@ -219,6 +219,14 @@ static void poison(struct engine *e)
     note(NOTE_WARNING, "slot %" PRIu32 " was overwritten on request (--poison)", o->poison_slot);
 }
 
+/* For drills: --die-after. */
+static void step_done(const struct engine *e, enum waking_step step)
+{
+    const struct engine_options *o = &e->options;
+    if (o->die_after == step && step != WAKING_NONE && o->die_rank == o->model.rank)
+        ending_come(ENDING_SIGKILL);
+}
+
 static int collect(struct engine *e, struct adopted_slot *slots)
 {
     gms_pool *pool = e->gms->kv;
@@ -260,6 +268,7 @@ int life_take_over(struct engine *e)
         return code;
     e->epoch = promotion.epoch;
     event_log("promoted epoch=%" PRIu64, promotion.epoch);
+    step_done(e, WAKING_PROMOTED);
     poison(e);
     struct gms_adoption adoption;
     status = gms_adopt(e->gms->session, &adoption, &error);
@@ -279,15 +288,22 @@ int life_take_over(struct engine *e)
     if (code != 0)
         return code;
     event_log("adopted count=%" PRIu32, adoption.adopted);
+    step_done(e, WAKING_ADOPTED);
     status = gms_wake(e->gms->session, &error);
-    return status == GMS_OK ? 0 : failed("gms_wake", status, &error);
+    if (status != GMS_OK)
+        return failed("gms_wake", status, &error);
+    step_done(e, WAKING_WOKEN);
+    return 0;
 }
 
 int life_serve(struct engine *e, const char *endpoint)
 {
     struct gms_error error;
     gms_status status = gms_serve(e->gms->session, endpoint, &error);
-    return status == GMS_OK ? 0 : failed("gms_serve", status, &error);
+    if (status != GMS_OK)
+        return failed("gms_serve", status, &error);
+    step_done(e, WAKING_SERVING);
+    return 0;
 }
 
 int life_event_fd(const struct engine *e)

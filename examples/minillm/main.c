@@ -38,6 +38,7 @@ enum option_key {
     KEY_LOG_DESTINATION,
     KEY_STEP_DELAY,
     KEY_POISON,
+    KEY_DIE_AFTER,
 };
 
 static const struct argp_option option_table[] = {
@@ -68,6 +69,9 @@ static const struct argp_option option_table[] = {
     {"step-delay-us", KEY_STEP_DELAY, "N", 0, "Pause after each step, microseconds (default 0)", 5},
     {"poison", KEY_POISON, "none|SLOT[@RANK]", 0,
      "When promoted and before adopting, overwrite this slot with noise, on one rank or on all (default none)", 5},
+    {"die-after", KEY_DIE_AFTER, "none|STEP@RANK", 0,
+     "When promoted, that rank kills itself once the step is done: promoted, adopted, woken or serving (default none)",
+     5},
     {0},
 };
 
@@ -103,6 +107,18 @@ static void parse_poison(struct argp_state *state, struct engine_options *o, con
     copy[length] = 0;
     o->poison_slot = (uint32_t)number(state, "poison", copy, 0, UINT32_MAX - 1);
     o->poison_rank = at == NULL ? POISON_EVERY_RANK : (int32_t)number(state, "poison", at + 1, 0, INT32_MAX);
+}
+
+static void parse_die_after(struct argp_state *state, struct engine_options *o, const char *text)
+{
+    char step[16];
+    const char *at = strchr(text, '@');
+    size_t length = at == NULL ? strlen(text) : (size_t)(at - text);
+    snprintf(step, sizeof step, "%.*s", (int)length, text);
+    if (length >= sizeof step || !waking_parse(step, &o->die_after) || (at == NULL) != (o->die_after == WAKING_NONE))
+        argp_error(state, "--die-after %s: must be none, or promoted, adopted, woken or serving, each with @RANK",
+                   text);
+    o->die_rank = at == NULL ? 0 : (uint32_t)number(state, "die-after", at + 1, 0, INT32_MAX);
 }
 
 static void parse_level(struct argp_state *state, enum note_level *level, const char *text)
@@ -192,6 +208,9 @@ static error_t parse(int key, char *text, struct argp_state *state)
         return 0;
     case KEY_POISON:
         parse_poison(state, o, text);
+        return 0;
+    case KEY_DIE_AFTER:
+        parse_die_after(state, o, text);
         return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "%s: minillm takes options only", text);

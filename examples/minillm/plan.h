@@ -22,11 +22,12 @@ enum plan_kind {
 
 enum drill_phase { DRILL_NONE = 0, DRILL_PREFILL = 1, DRILL_DECODE = 2, DRILL_SEAL = 3 };
 
-/* That rank (or every rank) ends itself the `after`-th time it is in the middle of that phase. */
+/* That rank (or every rank) comes to grief the `after`-th time it is in the middle of that phase. */
 #define DRILL_EVERY_RANK UINT32_MAX
 struct plan_drill {
     uint32_t phase; /* enum drill_phase */
     uint32_t rank, after;
+    uint32_t how; /* enum ending */
 };
 
 enum { PLAN_DRILLS = 8 }; /* that one plan can arm */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "protocol.h"
 
+#include "ending.h"
+
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -123,9 +125,13 @@ static bool parse_arm(const json_t *object, uint32_t world_size, struct protocol
     if (!take_integer(object, "after", 1, 1000000000, 1, &after, text))
         return false;
     const char *at = json_string_value(json_object_get(object, "at"));
+    const json_t *how = json_object_get(object, "how");
+    enum ending ending = ENDING_SIGKILL;
+    if (how != NULL && (!json_is_string(how) || !ending_parse(json_string_value(how), &ending)))
+        return wrong(text, "how must be %s", ending_names);
     for (size_t i = 0; at != NULL && i < sizeof phases / sizeof phases[0]; i++)
         if (strcmp(at, phases[i].name) == 0) {
-            m->drill = (struct plan_drill){phases[i].phase, (uint32_t)rank, (uint32_t)after};
+            m->drill = (struct plan_drill){phases[i].phase, (uint32_t)rank, (uint32_t)after, (uint32_t)ending};
             return true;
         }
     return wrong(text, "at must be \"prefill\", \"decode\" or \"seal\"");

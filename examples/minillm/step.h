@@ -23,7 +23,7 @@ void step_executor_init(struct step_executor *executor, struct model *model, str
 void step_executor_free(struct step_executor *executor);
 
 /* ret_logits as model_forward; NULL logits when the plan has no rows. After anything but KV_OK the engine must end:
- * LOST at once, FAILED with kv->text as the reason. An armed drill ends this process with SIGKILL in here. */
+ * LOST at once, FAILED with kv->text as the reason. An armed drill ends this process in here, see ending.h. */
 enum kv_status step_execute(struct step_executor *executor, const struct plan *plan, const float **ret_logits);
 
 #endif

@@ -5,4 +5,4 @@ set_property(TEST drill_catalogue PROPERTY LABELS unit)
 
 # A small and slow model: answers last long enough to be interrupted.
 set(slow -- minillm --layers 2 --width 64 --mlp 128 --slots 512 --step-delay-us 1500)
-drill_run(catalogue_short 0 --catalogue short ${slow})
+drill_run(catalogue_short 0 --catalogue short --streams 6 --max-tokens 64 ${slow})

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -387,6 +388,13 @@ gms_status drill_deployment_start(const struct drill_plan *plan, const char *dir
     snprintf(deployment->config, sizeof deployment->config, "%.490s/deployment.cfg", dir);
     if (mkdir(dir, 0700) != 0 || mkdir(deployment->run_dir, 0700) != 0 || mkdir(deployment->log_dir, 0700) != 0)
         return gms_fail(ret_error, GMS_E_SYSTEM, "%s cannot be made: %s", dir, strerror(errno));
+    if (plan->run_disk_bytes > 0) {
+        char options[64];
+        snprintf(options, sizeof options, "size=%llu,mode=0700", (unsigned long long)plan->run_disk_bytes);
+        if (mount("gms-drill", deployment->run_dir, "tmpfs", MS_NOSUID | MS_NODEV, options) != 0)
+            return gms_fail(ret_error, GMS_E_SYSTEM, "%s: a file system of its own cannot be mounted: %s",
+                            deployment->run_dir, strerror(errno));
+    }
     allow_mpirun(shared_dir);
     gms_status status = write_config(deployment, word, ret_error);
     if (status == GMS_OK && plan->under_gms_up) {
@@ -405,6 +413,13 @@ gms_status drill_deployment_start(const struct drill_plan *plan, const char *dir
 }
 
 gms_status drill_deployment_launch(struct drill_deployment *deployment, uint32_t engine, struct gms_error *ret_error)
+{
+    static const char *const none[] = {NULL};
+    return drill_deployment_launch_with(deployment, engine, none, ret_error);
+}
+
+gms_status drill_deployment_launch_with(struct drill_deployment *deployment, uint32_t engine, const char *const *words,
+                                        struct gms_error *ret_error)
 {
     const char *argv[DRILL_COMMAND_WORDS + 24];
     size_t count = 0;
@@ -438,6 +453,11 @@ gms_status drill_deployment_launch(struct drill_deployment *deployment, uint32_t
     if (!has_listen) {
         argv[count++] = "--listen";
         argv[count++] = listen;
+    }
+    for (size_t i = 0; words[i] != NULL; i++) {
+        if (count + 1 >= sizeof argv / sizeof argv[0])
+            return gms_fail(ret_error, GMS_E_INVALID, "the engine command has too many words");
+        argv[count++] = words[i];
     }
     argv[count] = NULL;
     gms_status status = drill_process_start(&deployment->processes, name, output, argv, -1, SIGTERM,
@@ -551,6 +571,8 @@ size_t drill_deployment_stop(struct drill_deployment *deployment)
             if (strcmp(deployment->processes.items[i].name, "keeper") == 0)
                 drill_process_end(&deployment->processes.items[i], 0);
         killed = drill_processes_end(&deployment->processes, 3000);
+        if (deployment->plan->run_disk_bytes > 0)
+            umount2(deployment->run_dir, MNT_DETACH);
     }
     for (size_t i = 0; i < DRILL_COMMAND_WORDS && deployment->engine_words[i] != NULL; i++) {
         free((void *)(uintptr_t)deployment->engine_words[i]);

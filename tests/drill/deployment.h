@@ -45,8 +45,10 @@ gms_status drill_deployment_attach(const struct drill_plan *plan, struct drill_d
  * processes had to be killed in the end. */
 size_t drill_deployment_stop(struct drill_deployment *deployment);
 
-/* Launches engine `engine`; does not wait. */
+/* Launches engine `engine`; does not wait. The second form adds words to its command, NULL last. */
 gms_status drill_deployment_launch(struct drill_deployment *deployment, uint32_t engine, struct gms_error *ret_error);
+gms_status drill_deployment_launch_with(struct drill_deployment *deployment, uint32_t engine, const char *const *words,
+                                        struct gms_error *ret_error);
 
 /*
  * Waits until `engine` has `role` ("serving", "parked") on every rank, or, with `role` NULL, until no rank has

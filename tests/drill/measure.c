@@ -94,7 +94,8 @@ static void measure_status(const struct drill_evidence *evidence, const struct d
         };
         for (int step = 0; step < DRILL_STEP_COUNT; step++)
             widen(&failover->steps[step], moments[step], failover->fault_ns, &step_known[step]);
-        if (told->from_incarnation != seen->from_incarnation)
+        if (told->from_incarnation != seen->from_incarnation &&
+            (seen->lost_incarnation == 0 || told->from_incarnation != seen->lost_incarnation))
             drill_result_fail(result, "failover %u: rank %u took over from incarnation %llu, the drill killed %llu",
                               number, rank, (unsigned long long)told->from_incarnation,
                               (unsigned long long)seen->from_incarnation);

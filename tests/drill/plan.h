@@ -50,7 +50,9 @@ struct drill_plan {
     char json[DRILL_PATH_BYTES];     /* "": no JSON */
     const char *command[DRILL_COMMAND_WORDS + 1]; /* engine command of the command line, borrowed; [0] NULL: none */
     bool keep, dry_run, verbose;
-    bool under_gms_up; /* keeper and coordinators are gms-up's business */
+    bool under_gms_up;       /* keeper and coordinators are gms-up's business */
+    uint64_t run_disk_bytes; /* the run directory is a file system of its own of that size; 0: it is not. Takes a mount
+                                namespace of the drill's own */
 
     /* what */
     uint32_t ranks;   /* 0: attached, and asked from the deployment when the drill starts */

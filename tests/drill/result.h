@@ -77,6 +77,7 @@ enum { DRILL_MAX_STREAM_RESULTS = 1024, DRILL_MAX_FAILURES = 128, DRILL_FAILURE_
 
 struct drill_result {
     const struct drill_plan *plan;   /* borrowed */
+    bool unsupported;                /* the engine cannot do what the fault is about; the first failure says why */
     bool could_not_run;              /* nothing was shown, neither good nor bad: the failures say why */
     char work_dir[DRILL_PATH_BYTES]; /* that the run made; "": none */
     uint32_t ranks;
@@ -85,8 +86,13 @@ struct drill_result {
     struct drill_failover failovers[DRILL_MAX_FAILOVERS];
     size_t stream_count;
     struct drill_stream_result streams[DRILL_MAX_STREAM_RESULTS];
-    bool inexact;         /* the two control runs differ, so equal tokens are not claimed */
-    char divergence[160]; /* where they differ first */
+    /* A fault that no stream may notice, before the failovers. */
+    bool unnoticed;
+    int64_t whole_ns;         /* from the fault until the group was whole again */
+    int64_t unnoticed_gap_ns; /* longest gap of a stream meanwhile */
+    char note[160];           /* what was chosen where a fault has a choice */
+    bool inexact;             /* the two control runs differ, so equal tokens are not claimed */
+    char divergence[160];     /* where they differ first */
     uint32_t poisoned_pages,
         poisoned_chains; /* chains: prefix chains, that is streams, that a poisoned page is part of */
     uint64_t prompt_tokens, cached_tokens, computed_tokens; /* sums over requests that were completed */

@@ -8,6 +8,7 @@
 #include "follow.h"
 #include "logs.h"
 #include "measure.h"
+#include "parts.h"
 #include "strike.h"
 #include "streams.h"
 #include "verdict.h"
@@ -15,7 +16,12 @@
 enum {
     MOMENT_LEAST = 6, /* tokens of each stream before a strike, and at most so many more */
     MOMENT_MORE = 12,
+    ASK_MS = 30, /* for one look at all ranks, while streams wait */
+    DISK_FULL_MS = 1000,
+    UP_ENDS_S = 5,
 };
+
+static const struct drill_strike one_rank = {DRILL_TARGET_ENGINE_RANK, DRILL_ACT_KILL, NULL, NULL};
 
 struct round {
     struct drill_scene *scene;
@@ -27,10 +33,14 @@ struct round {
     struct drill_result *result;
     uint64_t random;
     struct drill_streams streams;
+    uint32_t first;   /* request that this round begins with */
     uint32_t asked;   /* requests opened so far */
     uint64_t next_ns; /* not before this moment, with a rate */
     bool closing;     /* no new request any more */
     struct drill_observation seen;
+    struct drill_blow blow;
+    uint32_t excused;       /* bit per engine that may end */
+    bool survivors_counted; /* when the successor's first token was there */
 };
 
 static uint32_t draw(struct round *round, uint32_t below)
@@ -67,8 +77,8 @@ static void feed(struct round *round)
            gms_clock_ns() >= round->next_ns) {
         char id[16];
         snprintf(id, sizeof id, "r%u", round->asked);
-        struct drill_stream *stream =
-            drill_requests_add(round->requests, round->asked % round->requests->count, id, &round->streams);
+        struct drill_stream *stream = drill_requests_add(
+            round->requests, (round->first + round->asked) % round->requests->count, id, &round->streams);
         if (stream == NULL)
             return;
         drill_stream_start(stream);
@@ -88,8 +98,7 @@ static void pump(struct round *round)
 static bool deployment_good(struct round *round, const char *when)
 {
     struct gms_error error;
-    uint32_t excused = round->seen.injected ? 1u << round->seen.from_engine : 0;
-    if (drill_deployment_check(round->deployment, excused, &error) == GMS_OK)
+    if (drill_deployment_check(round->deployment, round->excused, &error) == GMS_OK)
         return true;
     drill_result_fail(round->result, "%s: %s", when, error.text);
     return false;
@@ -120,12 +129,31 @@ static bool wait_for_moment(struct round *round)
 
 /* ----------------------------------------------------------------------------------------------- takeover ----- */
 
+/* Nothing of the old engine may live when the new one gives its first token. */
+static void look_for_survivors(struct round *round)
+{
+    if (round->survivors_counted)
+        return;
+    for (size_t i = 0; i < round->streams.count && !round->survivors_counted; i++) {
+        const struct drill_stream *stream = &round->streams.items[i];
+        round->survivors_counted = stream->token_count > 0 &&
+                                   stream->tokens[stream->token_count - 1].incarnation > round->seen.from_incarnation;
+    }
+    int32_t survivor = round->survivors_counted ? drill_strike_survivor(&round->blow) : 0;
+    if (survivor != 0)
+        drill_result_fail(round->result, "pid %d of the old engine lived when the new one gave its first token",
+                          survivor);
+}
+
 static bool wait_for_successor(struct round *round, struct drill_stream *probe)
 {
     struct drill_observation *seen = &round->seen;
-    uint64_t deadline_ns = limit(round);
+    uint64_t deadline_ns = limit(round), relent_ns = gms_clock_ns() + DISK_FULL_MS * GMS_NS_PER_MS;
     for (;;) {
         pump(round);
+        if (gms_clock_ns() > relent_ns)
+            drill_strike_relent(&round->blow);
+        look_for_survivors(round);
         bool settled = probe->state == DRILL_STREAM_DONE || probe->state == DRILL_STREAM_FAILED;
         if (round->streams.serving.incarnation > seen->from_incarnation && settled &&
             drill_follow_resumed(&round->streams, seen->from_incarnation))
@@ -146,8 +174,35 @@ static bool wait_for_successor(struct round *round, struct drill_stream *probe)
     }
 }
 
+static int32_t first_shadow(const struct round *round)
+{
+    int32_t first = -1;
+    const struct drill_engine *engines = round->deployment->engines;
+    for (int32_t engine = 0; engine < DRILL_MAX_ENGINES; engine++)
+        if (engine != (int32_t)round->scene->serving && engines[engine].started &&
+            (first < 0 || engines[engine].incarnation < engines[first].incarnation))
+            first = engine;
+    return first;
+}
+
+static bool strike(struct round *round, const struct drill_strike *strikes, size_t count,
+                   struct drill_observation *seen)
+{
+    struct gms_error error;
+    uint32_t rank = draw(round, round->deployment->ranks);
+    gms_status status = drill_strike(strikes, count, rank, round->deployment, round->streams.serving.endpoint, seen,
+                                     &round->blow, &error);
+    if (round->blow.note[0] != '\0')
+        memcpy(round->result->note, round->blow.note, sizeof round->result->note);
+    if (status == GMS_OK)
+        return true;
+    round->result->unsupported |= status == GMS_E_UNSUPPORTED;
+    drill_result_fail(round->result, "the fault could not be made: %s", error.text);
+    return false;
+}
+
 /* The engine that serves is struck; the next one must go on. */
-static bool take_over(struct round *round)
+static bool take_over(struct round *round, const struct drill_strike *strikes, size_t count)
 {
     struct drill_observation *seen = &round->seen;
     struct gms_error error;
@@ -167,11 +222,16 @@ static bool take_over(struct round *round)
     }
     seen->tokens_before = drill_streams_token_total(&round->streams);
     round->streams.killed_incarnation = seen->from_incarnation;
-    uint32_t rank = draw(round, round->deployment->ranks);
-    if (drill_strike(round->fault, rank, round->deployment, seen, &error) != GMS_OK) {
-        drill_result_fail(round->result, "the fault could not be made: %s", error.text);
-        return false;
+    round->excused |= 1u << seen->from_engine;
+    int32_t lost = -1; /* the shadow that dies as well */
+    if (round->fault->shadows > 1) {
+        lost = first_shadow(round);
+        seen->lost_incarnation = round->deployment->engines[lost].incarnation;
+        round->streams.killed_incarnation = seen->lost_incarnation;
+        round->excused |= 1u << lost;
     }
+    if (!strike(round, strikes, count, seen))
+        return false;
     seen->injected = true;
     drill_stream_start(probe); /* in the very moment of the fault */
     seen->probe = probe;
@@ -187,6 +247,8 @@ static bool take_over(struct round *round)
         drill_result_fail(round->result, "after the failover: %s", seen->to_engine < 0 ? "nobody serves" : error.text);
         return false;
     }
+    if (seen->to_engine == lost)
+        drill_result_fail(round->result, "engine %d was to die as well, and serves", lost);
     drill_follow_check(round->deployment, &round->streams, 1, seen->to_incarnation, round->result);
     return true;
 }
@@ -208,6 +270,109 @@ static void finish_streams(struct round *round)
             return;
         }
     }
+}
+
+/* ---------------------------------------------------------------------------------------------- unnoticed ----- */
+
+static int64_t longest_gap(const struct round *round, uint64_t from_ns, uint64_t to_ns)
+{
+    uint64_t longest_ns = 0;
+    for (size_t i = 0; i < round->streams.count; i++) {
+        const struct drill_stream *stream = &round->streams.items[i];
+        for (uint32_t t = 1; t < stream->token_count; t++) {
+            uint64_t begin = stream->tokens[t - 1].at_ns, end = stream->tokens[t].at_ns;
+            if (end > from_ns && begin < to_ns && end - begin > longest_ns)
+                longest_ns = end - begin;
+        }
+    }
+    return (int64_t)longest_ns;
+}
+
+static bool strikes_at(const struct drill_strike *strikes, size_t count, enum drill_target target)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strikes[i].target == target)
+            return true;
+    return false;
+}
+
+static bool restart_up(struct round *round)
+{
+    struct gms_error error;
+    struct drill_process *up = drill_parts_up(round->deployment);
+    if (!drill_process_wait(up, gms_clock_ns() + UP_ENDS_S * GMS_NS_PER_S)) {
+        drill_result_fail(round->result, "gms-up does not end by SIGKILL");
+        return false;
+    }
+    if (drill_deployment_start_up(round->deployment, &error) == GMS_OK)
+        return true;
+    drill_result_fail(round->result, "gms-up: %s", error.text);
+    return false;
+}
+
+/* Something of the control plane is struck; streams go on, and it must be whole again. */
+static bool suffer(struct round *round, const struct drill_strike *strikes, size_t count)
+{
+    struct drill_deployment *deployment = round->deployment;
+    struct gms_error error;
+    if (drill_deployment_agree(deployment, &error) != GMS_OK) {
+        drill_result_fail(round->result, "before the fault: %s", error.text);
+        return false;
+    }
+    bool world_ends = strikes_at(strikes, count, DRILL_TARGET_COORDINATOR) ||
+                      strikes_at(strikes, count, DRILL_TARGET_COORDINATORS) ||
+                      strikes_at(strikes, count, DRILL_TARGET_COORDINATOR_LAUNCHER);
+    uint64_t former_world = world_ends ? deployment->status[0].world : 0;
+    pid_t former_keeper = strikes_at(strikes, count, DRILL_TARGET_KEEPER) ? drill_parts_keeper(deployment) : 0;
+    bool up_ends = strikes_at(strikes, count, DRILL_TARGET_UP);
+    struct drill_observation seen = {.from_engine = (int32_t)round->scene->serving};
+    if (up_ends)
+        drill_parts_up(deployment)->asked_to_end = true;
+    uint64_t begun_ns = gms_clock_ns();
+    if (!strike(round, strikes, count, &seen) || (up_ends && !restart_up(round)))
+        return false;
+    uint64_t deadline_ns = limit(round);
+    uint64_t relent_ns = round->blow.ballast[0] != '\0' ? begun_ns + DISK_FULL_MS * GMS_NS_PER_MS : 0;
+    const char *missing = "";
+    for (;;) {
+        pump(round);
+        if (!deployment_good(round, "after the fault"))
+            return false;
+        if (drill_streams_in_state(&round->streams, DRILL_STREAM_FAILED) > 0)
+            return false; /* judged later */
+        if (relent_ns > gms_clock_ns())
+            continue;
+        drill_strike_relent(&round->blow);
+        if (drill_parts_whole(deployment, former_world, round->scene->serving, ASK_MS, &missing)) {
+            pid_t keeper = former_keeper != 0 ? drill_parts_keeper(deployment) : 1;
+            if (keeper > 0 && keeper != former_keeper)
+                break;
+            missing = "the keeper is not a new one";
+        }
+        if (gms_clock_ns() < deadline_ns)
+            continue;
+        drill_result_fail(round->result, "the group is not whole again %u s after the fault: %s",
+                          round->plan->timeout_s, missing);
+        return false;
+    }
+    uint64_t now_ns = gms_clock_ns();
+    int64_t gap_ns = longest_gap(round, begun_ns, now_ns);
+    round->result->unnoticed = true;
+    round->result->whole_ns = (int64_t)(now_ns - begun_ns);
+    if (gap_ns > round->result->unnoticed_gap_ns)
+        round->result->unnoticed_gap_ns = gap_ns;
+    drill_strike_over(&round->blow);
+    return true;
+}
+
+static bool suffer_all(struct round *round)
+{
+    const struct drill_fault *fault = round->fault;
+    size_t step = fault->one_by_one ? 1 : DRILL_STRIKES;
+    for (size_t i = 0; i < DRILL_STRIKES && fault->strikes[i].target != DRILL_TARGET_NONE; i += step)
+        if (!suffer(round, &fault->strikes[i], step) || !wait_for_moment(round))
+            return false;
+    return true;
 }
 
 /* -------------------------------------------------------------------------------------------------- whole ----- */
@@ -258,17 +423,24 @@ void drill_round_run(struct drill_scene *scene, const struct drill_fault *fault,
     ret_result->inexact = !control->exact;
     memcpy(ret_result->divergence, control->divergence, sizeof ret_result->divergence);
     round.seen.from_engine = round.seen.to_engine = -1;
+    round.first = draw(&round, requests->count);
     if (drill_streams_open(scene->deployment.run_dir, DRILL_MAX_STREAM_RESULTS, &round.streams, &error) != GMS_OK) {
         ret_result->could_not_run = true;
         drill_result_fail(ret_result, "streams: %s", error.text);
         return;
     }
-    if (wait_for_moment(&round) && take_over(&round))
+    bool good = wait_for_moment(&round);
+    if (good && fault->outcome == DRILL_OUTCOME_UNNOTICED)
+        good = suffer_all(&round) && take_over(&round, &one_rank, 1);
+    else if (good)
+        good = take_over(&round, fault->strikes, DRILL_STRIKES);
+    if (good)
         finish_streams(&round);
+    drill_strike_over(&round.blow);
     if (drill_interrupted()) {
         ret_result->could_not_run = true;
         drill_result_fail(ret_result, "interrupted");
-    } else {
+    } else if (!ret_result->unsupported) {
         gather(&round);
         drill_verdict(ret_result);
     }
@@ -277,5 +449,7 @@ void drill_round_run(struct drill_scene *scene, const struct drill_fault *fault,
     if (ret_result->failure_count > 0)
         return;
     scene->serving = (uint32_t)round.seen.to_engine;
-    drill_scene_buried(scene, (uint32_t)round.seen.from_engine);
+    for (uint32_t engine = 0; engine < DRILL_MAX_ENGINES; engine++)
+        if ((round.excused >> engine & 1) != 0)
+            drill_scene_buried(scene, engine);
 }

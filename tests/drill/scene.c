@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "scene.h"
 
+#include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mount.h>
 
 #include "base/fd.h"
 
-enum { BURY_MS = 5000 };
+enum { BURY_MS = 5000, RUN_DISK_BYTES = 8 << 20 };
 
 void drill_scene_init(const struct drill_plan *plan, const struct drill_scratch *scratch, struct drill_scene *ret_scene)
 {
@@ -43,20 +46,51 @@ static uint32_t count_started(const struct drill_scene *scene)
     return count;
 }
 
-gms_status drill_scene_ready(struct drill_scene *scene, uint32_t shadows, struct gms_error *ret_error)
+/* A mount namespace of our own, in which nothing that we mount is seen from outside and nothing outlives us. */
+static gms_status separate_mounts(struct gms_error *ret_error)
+{
+    static bool separated;
+    if (!separated && (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0))
+        return gms_fail(ret_error, GMS_E_PERMISSION, "no mount namespace of its own can be had: %s", strerror(errno));
+    separated = true;
+    return GMS_OK;
+}
+
+gms_status drill_scene_ready(struct drill_scene *scene, const struct drill_fault *fault, uint32_t rank,
+                             struct gms_error *ret_error)
 {
     gms_status status = GMS_OK;
-    if (scene->up && scene->rounds >= DRILL_SCENE_ROUNDS)
+    bool small_disk = (fault->needs & DRILL_NEED_DISK) != 0;
+    /* A parked engine of an earlier round would be promoted before the one that is to die. */
+    if (scene->up && (scene->rounds >= DRILL_SCENE_ROUNDS || small_disk != (scene->plan.run_disk_bytes > 0) ||
+                      (fault->successor_dies != NULL && count_started(scene) > 1)))
         drill_scene_drop(scene, false);
+    if (!scene->up && small_disk)
+        status = separate_mounts(ret_error);
+    if (status != GMS_OK)
+        return status;
+    scene->plan.run_disk_bytes = small_disk ? RUN_DISK_BYTES : 0;
+    char death[32];
+    snprintf(death, sizeof death, "%.16s@%u", fault->successor_dies != NULL ? fault->successor_dies : "none", rank);
+    const char *const dying[] = {"--die-after", death, NULL}, *const living[] = {NULL};
+    bool first = fault->successor_dies != NULL;
     if (!scene->up)
         status = start(scene, ret_error);
+    uint32_t begun = 0; /* bit per engine that is on its way */
     for (uint32_t engine = 0; engine < DRILL_MAX_ENGINES && status == GMS_OK; engine++) {
-        if (scene->deployment.engines[engine].started || count_started(scene) > shadows)
+        if (scene->deployment.engines[engine].started || count_started(scene) > fault->shadows)
             continue;
-        status = drill_deployment_launch(&scene->deployment, engine, ret_error);
-        if (status == GMS_OK)
+        status = drill_deployment_launch_with(&scene->deployment, engine, first ? dying : living, ret_error);
+        begun |= 1u << engine;
+        if (status == GMS_OK && first) { /* it must be parked before the others */
             status = drill_deployment_wait(&scene->deployment, engine, "parked", 0, scene->plan.timeout_s, ret_error);
+            begun = 0;
+        }
+        first = false;
     }
+    for (uint32_t engine = 0; engine < DRILL_MAX_ENGINES && status == GMS_OK; engine++)
+        if ((begun >> engine & 1) != 0)
+            status = drill_deployment_wait(&scene->deployment, engine, "parked", 0, scene->plan.timeout_s, ret_error);
     if (status != GMS_OK)
         drill_scene_drop(scene, true);
     else

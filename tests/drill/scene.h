@@ -6,6 +6,7 @@
 #ifndef GMS_DRILL_SCENE_H
 #define GMS_DRILL_SCENE_H
 
+#include "catalogue.h"
 #include "deployment.h"
 #include "logs.h"
 #include "scratch.h"
@@ -26,9 +27,10 @@ struct drill_scene {
 
 void drill_scene_init(const struct drill_plan *plan, const struct drill_scratch *scratch,
                       struct drill_scene *ret_scene);
-/* Makes the scene ready: one engine serves, `shadows` are parked on all ranks. Errors: as of the deployment; the scene
- * is dropped then. */
-gms_status drill_scene_ready(struct drill_scene *scene, uint32_t shadows, struct gms_error *ret_error);
+/* Makes the scene ready for `fault`: one engine serves, fault->shadows are parked on all ranks, and the first of them
+ * dies on `rank` where the fault wants that. Errors: as of the deployment; the scene is dropped then. */
+gms_status drill_scene_ready(struct drill_scene *scene, const struct drill_fault *fault, uint32_t rank,
+                             struct gms_error *ret_error);
 /* Engine `engine` has ended: its launcher is ended too, its number is free again. */
 void drill_scene_buried(struct drill_scene *scene, uint32_t engine);
 /* Ends the deployment. Its files stay when `keep`. Returns how many processes had to be killed in the end. */

@@ -8,19 +8,38 @@
 #include "catalogue.h"
 #include "deployment.h"
 #include "measure.h"
+#include "memory_limit.h"
 
-/* What a row needs that this place or this engine does not have: then the row is skipped, not failed. */
-struct drill_missing {
-    char text[240]; /* "": nothing */
+enum { DRILL_MAX_COHORT = 512 };
+
+/* What a strike leaves behind, until drill_strike_over. */
+struct drill_blow {
+    char note[160]; /* for the report: what was chosen where there was a choice; "": nothing */
+    struct drill_memory_limit memory;
+    char ballast[DRILL_PATH_BYTES]; /* file that fills a disk; "": none */
+    /* What descended from the ranks of the engine that serves, ranks included, in the moment of the strike. */
+    size_t cohort_count;
+    int cohort[DRILL_MAX_COHORT]; /* pidfds, owned */
+    int32_t cohort_pids[DRILL_MAX_COHORT];
 };
 
+/* What row `fault` needs and this place does not have. False: nothing is missing. */
+bool drill_strike_missing(const struct drill_fault *fault, const struct drill_plan *plan, char *ret_text, size_t bytes);
+
 /*
- * Strikes at what row `fault` names, in order and without a pause between victims that are already found. `rank` is the
- * one that is meant where one of several is. Notes in *seen the moment just before the first signal, the ranks' pids
- * and which engine ranks are killed. Errors: NOT_FOUND (a victim has ended before, or is not known now), REFUSED (it
- * does not descend from the drill).
+ * Strikes `count` times, at once: what an engine does to itself is armed first, then all victims are found, then
+ * signalled without a pause. `rank` is meant where one of several is; `endpoint` is where the engine listens that
+ * serves. Notes in *seen the moment just before the first signal (0: none was sent), the ranks' pids and which engine
+ * ranks are struck. *blow must be zeroed or over. Errors: NOT_FOUND (a victim has ended before, or is not known now),
+ * REFUSED (it does not descend from the drill), UNSUPPORTED (the engine does not want to be armed; its answer), SYSTEM.
  */
-gms_status drill_strike(const struct drill_fault *fault, uint32_t rank, struct drill_deployment *deployment,
-                        struct drill_observation *seen, struct gms_error *ret_error);
+gms_status drill_strike(const struct drill_strike *strikes, size_t count, uint32_t rank,
+                        struct drill_deployment *deployment, const char *endpoint, struct drill_observation *seen,
+                        struct drill_blow *blow, struct gms_error *ret_error);
+/* A process of the engine's cohort that lives; 0: all have ended. */
+int32_t drill_strike_survivor(const struct drill_blow *blow);
+/* Makes room on the disk again. */
+void drill_strike_relent(struct drill_blow *blow);
+void drill_strike_over(struct drill_blow *blow);
 
 #endif

@@ -5,6 +5,7 @@
 #include "minillm_support.h"
 
 #include "log.h"
+#include "ending.h"
 #include "protocol.h"
 
 enum { VOCABULARY = 256, LIMIT = 2048, RANKS = 2 };
@@ -62,6 +63,9 @@ static void stats_and_arm_are_read(void **state)
     assert_int_equal(m.drill.rank, 1);
     assert_int_equal(m.drill.after, 3);
     protocol_free(&m);
+    assert_int_equal(m.drill.how, ENDING_SIGKILL);
+    assert_true(parse("{\"op\":\"arm\",\"rank\":1,\"at\":\"seal\",\"how\":\"freeze\"}", &m, text));
+    assert_int_equal(m.drill.how, ENDING_FREEZE);
     assert_true(parse("{\"op\":\"arm\",\"rank\":\"all\",\"at\":\"prefill\"}", &m, text));
     assert_true(m.drill.rank == DRILL_EVERY_RANK);
     assert_int_equal(m.drill.after, 1);
@@ -104,6 +108,8 @@ static void bad_lines_are_named(void **state)
         {"{\"op\":\"arm\",\"rank\":2,\"at\":\"seal\"}", "rank must be an integer from 0 to 1", false},
         {"{\"op\":\"arm\",\"rank\":\"some\",\"at\":\"seal\"}", "rank must be an integer", false},
         {"{\"op\":\"arm\",\"rank\":0,\"at\":\"lunch\"}", "at must be", false},
+        {"{\"op\":\"arm\",\"rank\":0,\"at\":\"seal\",\"how\":\"illegal-address\"}", "how must be \"sigkill\"", false},
+        {"{\"op\":\"arm\",\"rank\":0,\"at\":\"seal\",\"how\":1}", "how must be", false},
         {"{\"op\":\"arm\",\"rank\":0,\"at\":\"seal\",\"after\":0}", "after must be", false},
         {"{\"op\":\"\xff\xfe\"}", "not a JSON object", false},
     };
