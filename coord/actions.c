@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/run_dir.h"
 #include "daemon_state.h"
+#include "loan.h"
 
 static bool keys_equal(const struct gms_operation_key *a, const struct gms_operation_key *b)
 {
@@ -163,12 +164,6 @@ static void commit(struct gms_daemon *daemon, const struct gms_action *action)
     } else if (status != GMS_OK) {
         gms_daemon_leave(daemon, status, error.text);
     }
-    if (proposal->key.kind == GMS_OPERATION_ALLOCATE) {
-        const struct gms_directory *directory =
-            gms_pools_directory(daemon->pools, proposal->key.incarnation, outcome->pool_index);
-        if (directory != NULL)
-            gms_fence_add_file(daemon->fence, proposal->key.incarnation, directory->fd);
-    }
 }
 
 static void abort_operation(struct gms_daemon *daemon, const struct gms_action *action)
@@ -186,8 +181,31 @@ static bool is_process_of(const struct gms_member *member, const struct gms_clie
            (gms_pidfd_pid(member->pidfd) == 0 && gms_pidfd_pid(client->pidfd) == 0 && !gms_pidfd_ended(member->pidfd));
 }
 
+/* What an engine may write leaves here as a loan, never as a copy of our own descriptor. False: nothing leaves. */
+static bool lend(struct gms_daemon *daemon, struct gms_message *message, int loans[GMS_WIRE_MAX_FDS],
+                 uint64_t incarnation)
+{
+    struct gms_error error;
+    for (uint32_t i = 0; i < message->fd_count; i++) {
+        gms_status status;
+        do
+            status = gms_loan_give(message->fds[i], incarnation, &loans[i], &error);
+        while (status == GMS_E_DESCRIPTORS && gms_sessions_spare(daemon->sessions));
+        if (status != GMS_OK) {
+            gms_log(GMS_LOG_ERROR, "%s", error.text);
+            message->fd_count = 0;
+            return false;
+        }
+        message->fds[i] = loans[i];
+    }
+    return true;
+}
+
 static void reply(struct gms_daemon *daemon, const struct gms_action *action)
 {
+    int loans[GMS_WIRE_MAX_FDS];
+    for (size_t i = 0; i < sizeof loans / sizeof loans[0]; i++)
+        loans[i] = -1;
     const struct gms_outcome *outcome = &action->reply.outcome;
     struct gms_client *client = gms_sessions_find(daemon->sessions, action->reply.session);
     if (client == NULL)
@@ -231,13 +249,17 @@ static void reply(struct gms_daemon *daemon, const struct gms_action *action)
         message.reply.published = pool.published;
         message.reply.bytes = pool.bytes;
         message.reply.payload = (struct gms_bytes){pool.manifest, pool.manifest_bytes};
-        message.fds[message.fd_count++] = pool.fd;
         const struct gms_directory *directory =
             gms_pools_directory(daemon->pools, outcome->key.incarnation, outcome->pool_index);
+        message.fds[message.fd_count++] = pool.fd;
         if (directory != NULL)
             message.fds[message.fd_count++] = directory->fd;
+        if (directory != NULL && !lend(daemon, &message, loans, outcome->key.incarnation))
+            gms_sessions_hang_up(client, "memory cannot be lent to it");
     }
     gms_sessions_send(client, &message);
+    for (size_t i = 0; i < sizeof loans / sizeof loans[0]; i++)
+        gms_fd_close(&loans[i]);
     if (asked)
         gms_call_clear(&client->call);
 }

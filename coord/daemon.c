@@ -160,6 +160,23 @@ static bool peer_closed(void *context)
     return daemon->doorbell != NULL && gms_doorbell_any_closed(daemon->doorbell);
 }
 
+/* Its directories and the pools that they are of. Weights are sealed against writers, or void with their creator. */
+static size_t list_lent(void *context, uint64_t incarnation, struct gms_fence_file ret_files[GMS_FENCE_FILES])
+{
+    const struct gms_daemon *daemon = context;
+    size_t count = 0;
+    for (uint32_t index = 0; index < GMS_MAX_POOLS; index++) {
+        const struct gms_directory *directory = gms_pools_directory(daemon->pools, incarnation, index);
+        struct gms_pool_view pool;
+        if (directory == NULL)
+            continue;
+        ret_files[count++] = (struct gms_fence_file){.fd = directory->fd, .shared = false};
+        if (gms_pools_look(daemon->pools, index, &pool))
+            ret_files[count++] = (struct gms_fence_file){.fd = pool.fd, .shared = true};
+    }
+    return count;
+}
+
 static void on_retired(void *context, uint32_t engine, uint64_t incarnation)
 {
     struct gms_daemon *daemon = context;
@@ -261,7 +278,11 @@ gms_status gms_daemon_open(const struct gms_daemon_options *options, struct gms_
         status = gms_pools_open(&pools, &daemon->pools, ret_error);
     }
     if (status == GMS_OK) {
-        const struct gms_fence_options fence = {.base = daemon->base, .retired = on_retired, .context = daemon};
+        const struct gms_fence_options fence = {.base = daemon->base,
+                                                .report_ns = config->fence_report_ns,
+                                                .lent = list_lent,
+                                                .retired = on_retired,
+                                                .context = daemon};
         status = gms_fence_open(&fence, &daemon->fence, ret_error);
     }
     if (status == GMS_OK) {

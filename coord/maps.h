@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who maps a file, from /proc/PID/maps: of processes that this user may read and this PID namespace can see, and only
- * while they map it (a descriptor without a mapping is invisible). Evidence against somebody, never proof of nobody.
+ * What /proc says about other processes: who maps or holds a file, and whether a process can still execute. Of
+ * processes that this user may read and this PID namespace can see. Evidence against somebody, never proof of nobody
+ * (loan.h has that).
+ *
+ * gms_maps_* may have to wait for a process that is stuck in the kernel with its address space locked (dead network
+ * file system): the fence asks them in a thread of its own.
  */
 #ifndef GMS_COORD_MAPS_H
 #define GMS_COORD_MAPS_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 struct gms_inode {
@@ -18,7 +23,8 @@ struct gms_inode {
 /* False: `fd` cannot be asked. */
 bool gms_inode_of(int fd, struct gms_inode *ret_inode);
 
-enum gms_maps_access { GMS_MAPS_ANY, GMS_MAPS_WRITABLE };
+/* SHARED: through which it could write, now or after mprotect. */
+enum gms_maps_access { GMS_MAPS_ANY, GMS_MAPS_SHARED, GMS_MAPS_WRITABLE };
 
 /* Does `pid` map one of these files now? False too when it is gone or may not be read. */
 bool gms_maps_has(pid_t pid, const struct gms_inode *inodes, size_t count, enum gms_maps_access access);
@@ -28,7 +34,17 @@ bool gms_maps_has(pid_t pid, const struct gms_inode *inodes, size_t count, enum 
 size_t gms_maps_each(const struct gms_inode *inodes, size_t count, enum gms_maps_access access,
                      bool (*found)(void *context, pid_t pid), void *context);
 
-/* Is every thread of `pid` past the start of its exit (or the process gone)? It executes no user instruction then. */
+/* Has `pid` a descriptor that was lent to `incarnation` (loan.h), of one of these files? */
+bool gms_maps_borrows(pid_t pid, const struct gms_inode *inodes, size_t count, uint64_t incarnation);
+
+/* Is every thread of `pid` past the start of its exit (or the process gone)? It executes no user instruction then.
+ * Asked of a process that was sent SIGKILL before: another one may start a thread while it is looked at. */
 bool gms_threads_exiting(pid_t pid);
+
+/* Words for a person: "pid 7 (python3), thread 9 in state D". The first thread that is not exiting. */
+void gms_threads_describe(pid_t pid, char *ret_text, size_t bytes);
+
+/* Parent of `pid`, as this PID namespace counts; -1: gone or cannot be told. */
+pid_t gms_parent_of(pid_t pid);
 
 #endif

@@ -41,7 +41,7 @@ static struct gms_member *make_member(struct gms_members *members)
         return NULL;
     member->members = members;
     member->pidfd = -1;
-    member->container = (struct gms_container){.guardian_fd = -1, .engine_fd = -1};
+    member->container = GMS_NO_CONTAINER;
     return member;
 }
 
@@ -179,12 +179,13 @@ static void name_of(const struct gms_members *members, const struct gms_member *
         snprintf(ret_name, GMS_KEEPER_NAME_BYTES, "prepared/%u/%s/%u", member->engine, what, members->options.rank);
 }
 
-static const char *const member_names[] = {"guardian", "cohort", "session"};
+static const char *const member_names[] = {"guardian", "cohort", "exec", "session"};
 
 /* The session last: what names it is whole then. */
 static void leave_copies(struct gms_members *members, const struct gms_member *member)
 {
-    const int fds[] = {member->container.guardian_fd, member->container.engine_fd, member->pidfd};
+    const int fds[] = {member->container.guardian_fd, member->container.engine_fd, member->container.exec_fd,
+                       member->pidfd};
     uint8_t meta[META_BYTES];
     uint32_t bytes = encode(member, meta);
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++) {
@@ -333,6 +334,7 @@ static struct gms_member *restore_one(struct gms_members *members, const struct 
         member->pidfd = fcntl(copy->fd, F_DUPFD_CLOEXEC, 3);
         member->container.guardian_fd = copy_of(members, member, "guardian");
         member->container.engine_fd = copy_of(members, member, "cohort");
+        member->container.exec_fd = copy_of(members, member, "exec");
         good = member->pidfd >= 0 && (member->container.kind == 0 || member->container.guardian_fd >= 0);
     }
     if (good)

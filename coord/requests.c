@@ -270,15 +270,20 @@ static void exec_said(struct gms_daemon *daemon, struct gms_client *client, stru
         return;
     }
     uint32_t kind = message->container.kind;
-    if (message->fd_count != 2 || (kind != GMS_CONTAINER_PID_NAMESPACE && kind != GMS_CONTAINER_SUBREAPER) ||
+    if ((message->fd_count != 2 && message->fd_count != 3) ||
+        (kind != GMS_CONTAINER_PID_NAMESPACE && kind != GMS_CONTAINER_SUBREAPER) ||
         message->container.engine_id != client->engine_id) {
         refuse(client, message->request_id, GMS_E_PROTOCOL,
                "CONTAINER of kind %u for engine %u with %u descriptors from gms-exec of engine %u", kind,
                message->container.engine_id, message->fd_count, client->engine_id);
         return;
     }
-    struct gms_container container = {.kind = kind, .guardian_fd = message->fds[0], .engine_fd = message->fds[1]};
-    message->fds[0] = message->fds[1] = -1;
+    struct gms_container container = {.kind = kind,
+                                      .guardian_fd = message->fds[0],
+                                      .engine_fd = message->fds[1],
+                                      .exec_fd = message->fd_count == 3 ? message->fds[2] : -1};
+    for (uint32_t i = 0; i < message->fd_count; i++)
+        message->fds[i] = -1;
     struct gms_error error;
     gms_status status = gms_sessions_offer_container(daemon->sessions, client, &container, &error);
     if (status == GMS_OK)

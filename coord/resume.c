@@ -55,11 +55,6 @@ static gms_status take_up_members(struct gms_daemon *daemon, struct gms_error *r
                                           &member->container, ret_error);
         if (status != GMS_OK)
             return status;
-        for (uint32_t index = 0; index < GMS_MAX_POOLS; index++) {
-            const struct gms_directory *directory = gms_pools_directory(daemon->pools, member->incarnation, index);
-            if (directory != NULL)
-                gms_fence_add_file(daemon->fence, member->incarnation, directory->fd);
-        }
     }
     return GMS_OK;
 }

@@ -48,6 +48,7 @@ void gms_container_close(struct gms_container *container)
 {
     gms_fd_close(&container->guardian_fd);
     gms_fd_close(&container->engine_fd);
+    gms_fd_close(&container->exec_fd);
     container->kind = 0;
 }
 
@@ -61,9 +62,11 @@ gms_status gms_container_copy(const struct gms_container *container, struct gms_
 {
     *ret_copy = (struct gms_container){.kind = container->kind,
                                        .guardian_fd = duplicate(container->guardian_fd),
-                                       .engine_fd = duplicate(container->engine_fd)};
+                                       .engine_fd = duplicate(container->engine_fd),
+                                       .exec_fd = duplicate(container->exec_fd)};
     if ((container->guardian_fd >= 0) == (ret_copy->guardian_fd >= 0) &&
-        (container->engine_fd >= 0) == (ret_copy->engine_fd >= 0))
+        (container->engine_fd >= 0) == (ret_copy->engine_fd >= 0) &&
+        (container->exec_fd >= 0) == (ret_copy->exec_fd >= 0))
         return GMS_OK;
     gms_status status =
         gms_fail(ret_error, GMS_E_DESCRIPTORS, "no descriptor left for a cohort's container: %s", strerror(errno));
@@ -76,8 +79,9 @@ gms_status gms_sessions_offer_container(struct gms_sessions *sessions, const str
 {
     const struct gms_client *engine = gms_sessions_engine(sessions, exec->engine_id);
     struct gms_offer *offer = &sessions->offers[exec->engine_id];
-    if (!gms_pidfd_is(container->guardian_fd) || !gms_pidfd_is(container->engine_fd))
-        return gms_fail(ret_error, GMS_E_PROTOCOL, "CONTAINER's descriptors are not two pidfds");
+    if (!gms_pidfd_is(container->guardian_fd) || !gms_pidfd_is(container->engine_fd) ||
+        (container->exec_fd >= 0 && !gms_pidfd_is(container->exec_fd)))
+        return gms_fail(ret_error, GMS_E_PROTOCOL, "CONTAINER's descriptors are not pidfds");
     if (gms_pidfd_pid(container->guardian_fd) == getpid() || gms_pidfd_pid(container->engine_fd) == getpid())
         return gms_fail(ret_error, GMS_E_INVALID, "CONTAINER names the coordinator itself (pid %d)", (int)getpid());
     if (gms_pidfd_ended(container->guardian_fd))
@@ -97,7 +101,7 @@ gms_status gms_sessions_offer_container(struct gms_sessions *sessions, const str
     gms_container_close(&offer->container);
     snprintf(offer->launch, sizeof offer->launch, "%s", exec->launch);
     offer->container = *container;
-    *container = (struct gms_container){.guardian_fd = -1, .engine_fd = -1};
+    *container = GMS_NO_CONTAINER;
     return GMS_OK;
 }
 
@@ -370,7 +374,7 @@ static gms_status greet_engine(struct gms_client *client, struct gms_message *he
     client->pidfd = hello->fds[0];
     hello->fds[0] = -1;
     client->container = *container;
-    *container = (struct gms_container){.guardian_fd = -1, .engine_fd = -1};
+    *container = GMS_NO_CONTAINER;
     client->ended = event_new(sessions->base, client->pidfd, EV_READ, on_ended, client);
     if (client->ended == NULL || event_add(client->ended, NULL) != 0)
         return gms_fail(ret_error, GMS_E_SYSTEM, "the event loop refused the engine's pidfd");
@@ -499,6 +503,18 @@ static struct gms_client *displaceable(const struct gms_sessions *sessions)
     return NULL;
 }
 
+bool gms_sessions_spare(struct gms_sessions *sessions)
+{
+    struct gms_client *client = displaceable(sessions);
+    if (client == NULL)
+        return false;
+    gms_sessions_hang_up(client, "its descriptors were needed for a takeover");
+    event_del(client->readable);
+    event_del(client->writable);
+    gms_fd_close(&client->fd); /* the client itself goes from the loop, as always */
+    return true;
+}
+
 static bool make_room(struct gms_sessions *sessions)
 {
     struct gms_client *client = displaceable(sessions);
@@ -557,7 +573,7 @@ static void on_acceptable(evutil_socket_t listener, short what, void *context)
     client->fd = fd;
     client->pid = pid;
     client->pidfd = -1;
-    client->container = (struct gms_container){.guardian_fd = -1, .engine_fd = -1};
+    client->container = GMS_NO_CONTAINER;
     client->queue_tail = &client->queue;
     client->readable = event_new(sessions->base, fd, EV_READ | EV_PERSIST, on_readable, client);
     client->writable = event_new(sessions->base, fd, EV_WRITE, on_writable, client);
@@ -598,7 +614,7 @@ gms_status gms_sessions_open(struct event_base *base, const struct gms_sessions_
     sessions->listener = -1;
     sessions->capacity = connections_allowed();
     for (uint32_t engine = 0; engine < GMS_MAX_ENGINES; engine++)
-        sessions->offers[engine].container = (struct gms_container){.guardian_fd = -1, .engine_fd = -1};
+        sessions->offers[engine].container = GMS_NO_CONTAINER;
     status = gms_channel_listen(path, &sessions->listener, ret_error);
     if (status != GMS_OK)
         goto failed;

@@ -41,8 +41,9 @@ enum {
 /* Where a cohort lives: how it is ended and how its end is proven (wire/message.h). Descriptors -1: none. */
 struct gms_container {
     uint32_t kind; /* enum gms_container_kind, 0: no container */
-    int guardian_fd, engine_fd;
+    int guardian_fd, engine_fd, exec_fd;
 };
+#define GMS_NO_CONTAINER ((struct gms_container){.guardian_fd = -1, .engine_fd = -1, .exec_fd = -1})
 void gms_container_close(struct gms_container *container);
 /* Copies with descriptors of their own; on failure (DESCRIPTORS) *ret_copy is empty. */
 gms_status gms_container_copy(const struct gms_container *container, struct gms_container *ret_copy,
@@ -137,6 +138,10 @@ void gms_sessions_send(struct gms_client *client, const struct gms_message *mess
 void gms_sessions_answer(struct gms_client *client, uint32_t request_id, gms_status status, const char *text);
 /* Ends the session from the loop, soon: `gone` will be called with `why`. What is still queued then is dropped. */
 void gms_sessions_hang_up(struct gms_client *client, const char *why);
+
+/* Frees the descriptor of a session that can best be spared: one that has not said HELLO, else gms-ctl or gms-exec,
+ * never an engine rank. It ends from the loop then. False: there is none. */
+bool gms_sessions_spare(struct gms_sessions *sessions);
 
 /* Forgets the pending call and frees its payload. */
 void gms_call_clear(struct gms_call *call);

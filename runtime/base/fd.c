@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/pidfd.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -212,6 +213,22 @@ bool gms_pidfd_ended(int pidfd)
         ready = poll(&entry, 1, 0);
     } while (ready < 0 && errno == EINTR);
     return ready > 0 && (entry.revents & (POLLIN | POLLHUP)) != 0 && (entry.revents & POLLNVAL) == 0;
+}
+
+bool gms_pidfd_status(int pidfd, int *ret_status)
+{
+    enum { INFO_EXIT = 8 };
+    struct info { /* linux/pidfd.h of 6.15, first version */
+        uint64_t mask, cgroup;
+        uint32_t pid, tgid, ppid, ids[8];
+        int32_t exit_code;
+    } info = {.mask = INFO_EXIT};
+
+    if (ioctl(pidfd, _IOWR(0xFF, 11, struct info), &info) != 0 || (info.mask & INFO_EXIT) == 0) {
+        return false;
+    }
+    *ret_status = info.exit_code;
+    return true;
 }
 
 gms_status gms_file_lock(const char *path, int timeout_ms, int *ret_fd, struct gms_error *ret_error)

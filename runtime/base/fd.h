@@ -41,6 +41,9 @@ bool gms_pidfd_is(int fd);
 bool gms_pidfd_signal(int pidfd, int signal);
 /* Has every thread of the process ended (pidfd readable)? */
 bool gms_pidfd_ended(int pidfd);
+/* The wait status of a process that has ended and was waited for by its parent. False: it has not, or this kernel does
+ * not tell (before Linux 6.15). */
+bool gms_pidfd_status(int pidfd, int *ret_status);
 
 /* Opens (makes, 0600) and locks the file at `path` within `timeout_ms`, and checks that the name still leads to the
  * locked inode. Closing *ret_fd unlocks. Never removes the file. Errors: BUSY (somebody else holds it), EXISTS (not a

@@ -114,12 +114,13 @@ static gms_status send_environment(struct gms_link *link, uint64_t now_ns)
 
 static gms_status send_container(struct gms_link *link, uint64_t now_ns)
 {
-    struct gms_message message = {.type = GMS_MESSAGE_CONTAINER, .fd_count = 2};
+    struct gms_message message = {.type = GMS_MESSAGE_CONTAINER, .fd_count = 3};
 
     message.container.kind = link->kind;
     message.container.engine_id = link->engine;
     message.fds[0] = link->container;
     message.fds[1] = link->rank_pidfd;
+    message.fds[2] = link->own_pidfd;
     return send_request(link, &message, GMS_LINK_OFFERING, now_ns);
 }
 

@@ -87,7 +87,7 @@ static const struct descriptor descriptors[] = {
     [GMS_MESSAGE_ENVIRONMENT_REPLY] = {"ENVIRONMENT_REPLY",
                                        0,
                                        {BYTES(environment_reply.variables), U64(environment_reply.digest)}},
-    [GMS_MESSAGE_CONTAINER] = {"CONTAINER", 2, {U32(container.kind), U32(container.engine_id)}},
+    [GMS_MESSAGE_CONTAINER] = {"CONTAINER", 3, {U32(container.kind), U32(container.engine_id)}},
     [GMS_MESSAGE_PROPOSE] = {"PROPOSE",
                              0,
                              {U64(propose.incarnation), U64(propose.launch), U32(propose.sequence), U32(propose.kind),

@@ -43,11 +43,13 @@ struct gms_bytes {
  *   HELLO        role, pid (own namespace's), engine_id, rank, launch, program version; fds: own pidfd. An engine rank
  *                that had joined before its coordinator ended names its incarnation and the secret it got with it
  *   ENVIRONMENT  (gms-exec) -> ENVIRONMENT_REPLY
- *   CONTAINER    (gms-exec) the cohort's container: kind; fds: pidfd of its guardian, pidfd of the engine rank
+ *   CONTAINER    (gms-exec) the cohort's container: kind; fds: pidfd of its guardian, of the engine rank, and (may be
+ *                missing) of gms-exec itself
  *                -> REPLY; the engine rank runs only after it. How to end and how to know, by kind:
  *                PID_NAMESPACE: the guardian is the namespace's init. SIGKILL the guardian; its end is the end of all.
  *                SUBREAPER: SIGKILL the engine rank only. The guardian then kills whatever else descends from it and
- *                ends when nothing is left: its end is the proof. A killed guardian's end proves nothing.
+ *                ends when nothing is left: its end with status 0 is the proof. When somebody killed it, gms-exec
+ *                cleans up and ends then.
  *   PROPOSE      a collective call: kind, sequence, incarnation, fields[6], pool name, pool kind, payload (kind's
  * own) PARKED, READY(endpoint), LEAVING, STICKY(code, text) TRANSFER_DISPATCH, TRANSFER_END, TRANSFER_WAIT STATUS,
  * TAKEOVER(engine), SHUTDOWN     (gms-ctl) coordinator -> client WELCOME      world, world_size, rank, flags REPLY

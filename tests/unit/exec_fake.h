@@ -312,8 +312,9 @@ static inline uint32_t bench_take_container(struct bench *bench)
     struct gms_message message;
 
     bench_expect(bench, GMS_MESSAGE_CONTAINER, &message);
-    assert_int_equal(message.fd_count, 2);
+    assert_int_equal(message.fd_count, 3);
     assert_int_equal(message.container.engine_id, 0);
+    gms_fd_close(&message.fds[2]); /* gms-exec's own: as in HELLO */
     gms_fd_close(&bench->container);
     gms_fd_close(&bench->engine);
     bench->kind = message.container.kind;

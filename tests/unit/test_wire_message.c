@@ -26,7 +26,7 @@ static const struct shape shapes[] = {
     {GMS_MESSAGE_REPLY, SIZE(reply), 0, {PLACE(reply.text), PLACE(reply.payload), PLACE(reply.secret)}, 3, 2},
     {GMS_MESSAGE_ENVIRONMENT, SIZE(plain), 0, {0}, 0, 0},
     {GMS_MESSAGE_ENVIRONMENT_REPLY, SIZE(environment_reply), 0, {PLACE(environment_reply.variables)}, 1, 0},
-    {GMS_MESSAGE_CONTAINER, SIZE(container), 0, {0}, 0, 2},
+    {GMS_MESSAGE_CONTAINER, SIZE(container), 0, {0}, 0, 3},
     {GMS_MESSAGE_PROPOSE, SIZE(propose), 0, {PLACE(propose.pool), PLACE(propose.payload)}, 2, 0},
     {GMS_MESSAGE_PARKED, SIZE(plain), 0, {0}, 0, 0},
     {GMS_MESSAGE_READY, SIZE(ready), 0, {PLACE(ready.endpoint)}, 1, 0},
