@@ -69,7 +69,8 @@ static void start(struct rank *rank, const char *launch, uint32_t container_kind
     client->engine_id = ENGINE;
     snprintf(client->launch, sizeof client->launch, "%s", launch);
     assert_ok(gms_pidfd_open(rank->pid, &client->pidfd, &error));
-    client->container = (struct gms_container){.kind = container_kind, .guardian_fd = -1, .engine_fd = -1};
+    client->container = GMS_NO_CONTAINER;
+    client->container.kind = container_kind;
     if (container_kind != 0) {
         assert_ok(gms_pidfd_open(rank->pid, &client->container.guardian_fd, &error));
         assert_ok(gms_pidfd_open(rank->pid, &client->container.engine_fd, &error));
