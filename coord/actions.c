@@ -181,13 +181,16 @@ static bool is_process_of(const struct gms_member *member, const struct gms_clie
            (gms_pidfd_pid(member->pidfd) == 0 && gms_pidfd_pid(client->pidfd) == 0 && !gms_pidfd_ended(member->pidfd));
 }
 
-/* What an engine may write leaves here as a loan, never as a copy of our own descriptor. False: nothing leaves. */
+/* Host memory that an engine may write leaves here as a loan, never as a copy of our own descriptor. False: nothing
+ * leaves. */
 static bool lend(struct gms_daemon *daemon, struct gms_message *message, int loans[GMS_WIRE_MAX_FDS],
                  uint64_t incarnation)
 {
     struct gms_error error;
     for (uint32_t i = 0; i < message->fd_count; i++) {
         gms_status status;
+        if (!gms_loan_possible(message->fds[i]))
+            continue;
         do
             status = gms_loan_give(message->fds[i], incarnation, &loans[i], &error);
         while (status == GMS_E_DESCRIPTORS && gms_sessions_spare(daemon->sessions));

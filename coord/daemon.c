@@ -12,6 +12,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "daemon_state.h"
+#include "loan.h"
 
 _Noreturn void gms_daemon_leave(struct gms_daemon *daemon, gms_status status, const char *text)
 {
@@ -160,7 +161,8 @@ static bool peer_closed(void *context)
     return daemon->doorbell != NULL && gms_doorbell_any_closed(daemon->doorbell);
 }
 
-/* Its directories and the pools that they are of. Weights are sealed against writers, or void with their creator. */
+/* Its directories and the pools that they are of, where those are host memory. Weights are sealed against writers, or
+ * void with their creator. */
 static size_t list_lent(void *context, uint64_t incarnation, struct gms_fence_file ret_files[GMS_FENCE_FILES])
 {
     const struct gms_daemon *daemon = context;
@@ -171,7 +173,7 @@ static size_t list_lent(void *context, uint64_t incarnation, struct gms_fence_fi
         if (directory == NULL)
             continue;
         ret_files[count++] = (struct gms_fence_file){.fd = directory->fd, .shared = false};
-        if (gms_pools_look(daemon->pools, index, &pool))
+        if (gms_pools_look(daemon->pools, index, &pool) && gms_loan_possible(pool.fd))
             ret_files[count++] = (struct gms_fence_file){.fd = pool.fd, .shared = true};
     }
     return count;

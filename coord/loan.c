@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -16,9 +17,17 @@ static struct flock byte_of(short type, uint64_t incarnation)
         .l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)(incarnation & INT64_MAX), .l_len = 1};
 }
 
+bool gms_loan_possible(int fd)
+{
+    struct stat about;
+    return fstat(fd, &about) == 0 && S_ISREG(about.st_mode);
+}
+
 gms_status gms_loan_give(int fd, uint64_t incarnation, int *ret_fd, struct gms_error *ret_error)
 {
     char path[64];
+    if (!gms_loan_possible(fd))
+        return gms_fail(ret_error, GMS_E_UNSUPPORTED, "only host memory can be lent");
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     int loan = open(path, O_RDWR | O_CLOEXEC);
     if (loan < 0)

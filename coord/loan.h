@@ -20,8 +20,11 @@
 
 #include "gms/status.h"
 
+/* Host memory can be lent. A GPU's cannot: its descriptors name a device, and opening that anew is another thing. */
+bool gms_loan_possible(int fd);
+
 /* *ret_fd: to be sent to the incarnation and closed; a copy kept here would be a holder. `fd` stays the caller's.
- * Errors: DESCRIPTORS, SYSTEM. */
+ * Errors: DESCRIPTORS, SYSTEM; UNSUPPORTED: what it is cannot be lent. */
 gms_status gms_loan_give(int fd, uint64_t incarnation, int *ret_fd, struct gms_error *ret_error);
 
 /* Does anybody have a descriptor or a mapping of what was lent to `incarnation`? `fd`: any other descriptor of the
