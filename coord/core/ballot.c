@@ -77,6 +77,8 @@ void gms_ballot_init(struct gms_ballot *ret_ballot)
             proposal->fields[i].greatest_rank = UINT16_MAX;
         }
     }
+    for (unsigned i = 0; i < GMS_RECLAIM_SUSPECTS; i++)
+        ret_ballot->reclaim.cannot_know_rank[i] = UINT16_MAX;
 }
 
 static bool merge_facts(struct gms_ballot_facts *into, const struct gms_ballot_facts *from)
@@ -177,6 +179,21 @@ static void insert_transfer(struct gms_ballot_transfer list[GMS_BALLOT_TRANSFERS
     }
 }
 
+static void merge_reclaim(struct gms_ballot_reclaim *into, const struct gms_ballot_reclaim *from)
+{
+    raise_u64(&into->step, from->step);
+    raise_u64(&into->next, from->next);
+    add_u16(&into->done, from->done);
+    for (unsigned i = 0; i < GMS_RECLAIM_SUSPECTS; i++) {
+        add_u16(&into->quiet[i], from->quiet[i]);
+        add_u16(&into->best_effort[i], from->best_effort[i]);
+        add_u16(&into->cannot_know[i], from->cannot_know[i]);
+        lower_u16(&into->cannot_know_rank[i], from->cannot_know_rank[i]);
+    }
+    for (unsigned i = 0; i < sizeof into->blocked; i++)
+        into->blocked[i] |= from->blocked[i];
+}
+
 void gms_ballot_merge(struct gms_ballot *into, const struct gms_ballot *from)
 {
     into->flags |= from->flags;
@@ -201,6 +218,7 @@ void gms_ballot_merge(struct gms_ballot *into, const struct gms_ballot *from)
     }
     for (unsigned i = 0; i < GMS_BALLOT_TRANSFERS; i++)
         insert_transfer(into->transfers, &from->transfers[i]);
+    merge_reclaim(&into->reclaim, &from->reclaim);
 }
 
 const char *gms_fact_name(enum gms_fact fact)

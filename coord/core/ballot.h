@@ -11,6 +11,7 @@
  * Lane 1, facts, is level-triggered: a rank asserts a fact in every round while it holds.
  * Lane 2, proposals, says for every engine slot what this rank's engine rank asks next.
  * Lane 3, transfers, carries news only: votes that no completed round has carried yet (kept: the lowest ids).
+ * Lane 4, reclaim, is level-triggered and speaks of one step of it (core/reclaim.h).
  */
 #ifndef GMS_CORE_BALLOT_H
 #define GMS_CORE_BALLOT_H
@@ -25,7 +26,10 @@ enum {
     GMS_MAX_ENGINES = 8,
     GMS_PROPOSAL_FIELDS = 6,
     GMS_BALLOT_TRANSFERS = 4,
-    GMS_BALLOT_VERSION = 1,
+    GMS_BALLOT_VERSION = 2,
+    GMS_RECLAIM_SUSPECTS = 32,                      /* bits of a page's set of suspects */
+    GMS_RECLAIM_CROWD = GMS_RECLAIM_SUSPECTS - 1,   /* the place of those that have none of their own */
+    GMS_RECLAIM_SLOTS = 1024,                       /* pages of one step of reclaim, at most */
 };
 
 enum gms_fact {
@@ -96,6 +100,18 @@ struct gms_ballot_transfer {
     uint8_t failed[GMS_MAX_RANKS / 8];
 };
 
+struct gms_ballot_reclaim {
+    uint64_t step;                               /* which one; 0: nothing is said */
+    uint64_t next;                               /* looking: the greatest of what the ranks would look at next */
+    uint16_t done;                               /* ranks that have done the step's work */
+    uint16_t reserved[3];
+    uint16_t quiet[GMS_RECLAIM_SUSPECTS];        /* ranks on which this suspect is quiet */
+    uint16_t best_effort[GMS_RECLAIM_SUSPECTS];  /* of them: by a policy that proves nothing */
+    uint16_t cannot_know[GMS_RECLAIM_SUSPECTS];  /* ranks that cannot know, for good */
+    uint16_t cannot_know_rank[GMS_RECLAIM_SUSPECTS]; /* the lowest of them; UINT16_MAX: none */
+    uint8_t blocked[GMS_RECLAIM_SLOTS / 8];      /* looking: pages that a rank holds back; OR */
+};
+
 struct gms_ballot {
     uint32_t version;
     uint32_t flags; /* GMS_BALLOT_* below; OR */
@@ -107,6 +123,7 @@ struct gms_ballot {
     struct gms_ballot_facts facts[GMS_MAX_ENGINES];
     struct gms_ballot_proposal proposals[GMS_MAX_ENGINES];
     struct gms_ballot_transfer transfers[GMS_BALLOT_TRANSFERS];
+    struct gms_ballot_reclaim reclaim;
 };
 
 enum {

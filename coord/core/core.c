@@ -95,6 +95,9 @@ static bool make_draft(struct gms_core *core)
             memcmp(&draft->proposals[e], &last->proposals[e], sizeof draft->proposals[e]) != 0)
             news = true;
     }
+    gms_core_reclaim_offer(core, &draft->reclaim);
+    if (memcmp(&draft->reclaim, &last->reclaim, sizeof draft->reclaim) != 0 && gms_core_reclaim_says(&draft->reclaim))
+        news = true;
     return gms_core_transfer_news(core, draft) || news;
 }
 
@@ -201,6 +204,7 @@ static void round_done(struct gms_core *core, const struct gms_ballot *merged)
     gms_core_facts(core, merged);
     gms_core_transfers(core, merged);
     gms_core_operations(core, merged);
+    gms_core_reclaim_round(core, merged);
     core->round++;
 }
 
@@ -263,6 +267,7 @@ void gms_core_settle(struct gms_core *core)
     if (core->stopped)
         return;
     gms_core_classify(core);
+    gms_core_reclaim_settle(core);
     want_round(core);
 }
 
@@ -320,6 +325,10 @@ void gms_core_step(struct gms_core *core, const struct gms_event *event, struct 
         break;
     case GMS_EVENT_TRANSFER_WAIT:
         gms_core_transfer_wait(core, event);
+        break;
+    case GMS_EVENT_RECLAIM_DONE:
+    case GMS_EVENT_RECLAIM_ANSWER:
+        gms_core_reclaim_event(core, event);
         break;
     case GMS_EVENT_SHUTDOWN:
         core->shutdown = true;

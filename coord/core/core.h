@@ -22,6 +22,7 @@
 #include <stdint.h>
 
 #include "core/ballot.h"
+#include "core/reclaim.h"
 #include "gms/engine.h"
 
 enum {
@@ -80,6 +81,9 @@ struct gms_core_options {
     uint64_t fence_report_ns;   /* a cohort not retired for this long is named, and again each time it passes */
     uint64_t reattach_ns;       /* after a restore: an engine rank that lives and has not re-attached for this long is
                                    named, and again each time it passes; 0: never */
+    uint32_t reclaim_slots;     /* pages of one step of reclaim, 1 to GMS_RECLAIM_SLOTS, equal on all ranks; 0: none is ever
+                                   reclaimed */
+    bool reclaim_inherits;      /* a dead owner's stamps count for its successor (process-death-timeout) */
 };
 
 /* ------------------------------------------------------------------------------------------------- events ----- */
@@ -100,6 +104,8 @@ enum gms_event_type {
     GMS_EVENT_TRANSFER_DISPATCH,
     GMS_EVENT_TRANSFER_END_PART,
     GMS_EVENT_TRANSFER_WAIT, /* somebody waits for its end; answered when it has ended */
+    GMS_EVENT_RECLAIM_DONE,   /* the work of a GMS_ACTION_RECLAIM is done: STAMP, LOOK, FREE or CLEAR */
+    GMS_EVENT_RECLAIM_ANSWER, /* a provider's last word on a suspect (never NOT_YET) */
     GMS_EVENT_SHUTDOWN,      /* planned stop of the coordinator job */
     GMS_EVENT_TYPE_COUNT,
 };
@@ -165,6 +171,13 @@ struct gms_event {
             uint32_t engine;
             uint64_t incarnation, session, id;
         } transfer_wait;
+        struct {
+            uint64_t step; /* of the action */
+            uint64_t next; /* LOOK: first page, from the end of the step on, that this rank does not hold back, or END */
+            uint8_t blocked[GMS_RECLAIM_SLOTS / 8]; /* LOOK: pages of the step that it holds back */
+            uint64_t suspect;                       /* ANSWER */
+            enum gms_reclaim_answer answer;
+        } reclaim; /* RECLAIM_DONE, RECLAIM_ANSWER */
     };
 };
 
@@ -190,6 +203,8 @@ enum gms_action_type {
     GMS_ACTION_TRANSFER_ANSWER,  /* answers every DISPATCH and END_PART at once: `transfer.status` and `.text` */
     GMS_ACTION_TRANSFER_DONE,    /* it ended (or WAIT named an unknown one): answers WAIT */
     GMS_ACTION_TRANSFER_STALLED, /* no news for too long; the text names the rank and part that is waited for */
+    GMS_ACTION_RECLAIM,          /* core/reclaim.h; STAMP, LOOK, FREE and CLEAR come back as RECLAIM_DONE, ASK as
+                                    RECLAIM_ANSWER */
     GMS_ACTION_NOTE,             /* something an operator should read; a driver logs it */
     GMS_ACTION_RESTART,          /* this rank cannot go on: exit with the restart code */
     GMS_ACTION_SHUTDOWN,         /* all ranks agreed to stop: finalize and exit 0 */
@@ -203,6 +218,7 @@ enum gms_store_kind {
     GMS_STORE_EPOCH,
     GMS_STORE_SERVING,
     GMS_STORE_TRANSFER, /* a transfer ended */
+    GMS_STORE_RECLAIM,  /* a step of reclaim, or a suspect's verdict */
 };
 
 struct gms_outcome {
@@ -261,8 +277,9 @@ struct gms_action {
             uint32_t engine;
             uint64_t incarnation, source;
             bool source_clean;
+            uint32_t suspect;
         } classify; /* engine, incarnation: the successor; source_clean: on this rank (adoption takes what is usable on
-                       all ranks) */
+                       all ranks); suspect: the source's place among the suspects */
         struct {
             uint32_t engine;
             uint64_t incarnation, epoch, source;
@@ -277,6 +294,18 @@ struct gms_action {
             char text[192];
         } transfer; /* ANSWER, DONE and STALLED; session 0: nobody waits; the bitmap points into the core, may be NULL
                      */
+        struct {
+            enum gms_reclaim_work work;
+            uint32_t slots; /* of one step, at most */
+            uint64_t step, owner;
+            uint64_t position;     /* LOOK, FREE, GRANT: where the step begins */
+            uint32_t chosen;       /* LOOK, CLEAR: suspects that are quiet on all ranks, a bit each */
+            bool inherits;         /* STAMP, LOOK: any owner's stamp counts */
+            const uint8_t *bitmap; /* FREE, GRANT: the pages; points into the core, valid until the next step */
+            uint64_t suspect;      /* ASK, ENDED */
+            uint32_t engine;       /* ASK, ENDED: its engine slot */
+            enum gms_reclaim_answer answer; /* ENDED */
+        } reclaim;
         struct {
             gms_status status;
             char text[256];
@@ -337,6 +366,16 @@ struct gms_core_transfer_view {
     uint32_t finished, failed; /* ranks, as of the last round */
     uint64_t since_ns;         /* dispatched here at; 0: not dispatched on this rank */
 };
+struct gms_core_reclaim_view {
+    enum gms_reclaim_state state;
+    uint64_t owner, step, position;
+    uint32_t chosen;
+    const uint8_t *bitmap; /* FREEING: the step's pages; borrowed until the next step */
+};
+void gms_core_look_reclaim(const struct gms_core *core, struct gms_core_reclaim_view *ret_view);
+/* The suspect at `place`, 0 to GMS_RECLAIM_SUSPECTS - 1; false: nobody is there. */
+bool gms_core_look_suspect(const struct gms_core *core, uint32_t place, struct gms_core_suspect *ret_suspect);
+
 /* The transfers that are open, `index` from 0 until false. */
 bool gms_core_look_transfer(const struct gms_core *core, uint32_t index, struct gms_core_transfer_view *ret_view);
 

@@ -135,6 +135,7 @@ struct gms_core_store {
     uint64_t session;
     uint32_t forget_engine;
     uint64_t forget_incarnation; /* adopt: the former writer; 0: none */
+    uint64_t step;               /* reclaim: what may begin then; 0: a suspect's verdict */
     bool decided;                /* outcome: the group's (COMMIT or ABORT follow); else only this rank's reply */
     struct gms_proposal proposal;
     struct gms_outcome outcome;
@@ -142,7 +143,7 @@ struct gms_core_store {
 
 /* Which rows of the tables were used: bit 8 * state + event, or the row's number. For tests. Local. */
 struct gms_core_rows {
-    uint64_t roles, takeover, votes;
+    uint64_t roles, takeover, votes, reclaim;
 };
 
 enum gms_bulk { GMS_BULK_NONE, GMS_BULK_STORING, GMS_BULK_RUNNING };
@@ -164,6 +165,7 @@ struct gms_core {
     struct gms_core_transfer transfers[GMS_CORE_MAX_TRANSFERS];
     struct gms_core_transfer ended[GMS_CORE_ENDED_TRANSFERS];
     uint32_t ended_next;
+    struct gms_core_reclaim reclaim; /* with a local part of its own */
 
     /* local */
     uint64_t now_ns;

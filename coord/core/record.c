@@ -73,6 +73,9 @@ static uint32_t encode(const struct gms_core *core, const struct gms_core_store 
     case GMS_STORE_SERVING:
     case GMS_STORE_TRANSFER:
         break;
+    case GMS_STORE_RECLAIM:
+        put(&writer, store->step, 8);
+        break;
     }
     return (uint32_t)(writer.at - payload);
 }
@@ -92,6 +95,8 @@ static const char *kind_name(enum gms_store_kind kind)
         return "serving";
     case GMS_STORE_TRANSFER:
         return "transfer";
+    case GMS_STORE_RECLAIM:
+        return "reclaim";
     }
     return "unknown";
 }
@@ -166,6 +171,9 @@ void gms_core_stored(struct gms_core *core, uint64_t ticket, bool ok)
         break;
     case GMS_STORE_TRANSFER:
         gms_core_transfer_stored(core, store);
+        break;
+    case GMS_STORE_RECLAIM:
+        gms_core_reclaim_stored(core, store);
         break;
     }
     store->ticket = 0;

@@ -305,6 +305,7 @@ gms_status gms_core_restore(void *memory, const struct gms_core_options *options
 
     core->actions = ret_actions;
     note(core, verdict, &from);
+    gms_core_reclaim_restored(core, verdict == GMS_RECOVERY_SALVAGE);
     for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++) {
         memset(&core->engines[e].operation, 0, sizeof core->engines[e].operation);
         finish(core, e);

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { HEADER_BYTES = 48, MAGIC_BYTES = 8, DIGEST_AT = GMS_SNAPSHOT_DIGEST_AT, SNAPSHOT_VERSION = 1 };
+enum { HEADER_BYTES = 48, MAGIC_BYTES = 8, DIGEST_AT = GMS_SNAPSHOT_DIGEST_AT, SNAPSHOT_VERSION = 2 };
 
 static const uint8_t magic[MAGIC_BYTES] = {'G', 'M', 'S', 's', 't', 'a', 't', 'e'};
 
@@ -236,6 +236,31 @@ static uint32_t walk_transfers(struct walk *walk, const struct gms_core *core, s
     return count;
 }
 
+static void walk_reclaim(struct walk *walk, struct gms_core_reclaim *reclaim)
+{
+    reclaim->state = (enum gms_reclaim_state)number(walk, (uint64_t)reclaim->state, 4, GMS_RECLAIM_STATE_COUNT);
+    U64(walk, reclaim->step);
+    U64(walk, reclaim->owner);
+    U64(walk, reclaim->stamped);
+    U32(walk, reclaim->chosen, 0);
+    U64(walk, reclaim->position);
+    U64(walk, reclaim->next);
+    raw(walk, reclaim->free, sizeof reclaim->free);
+    for (uint32_t i = 0; i < GMS_RECLAIM_SUSPECTS; i++) {
+        struct gms_core_suspect *suspect = &reclaim->suspects[i];
+
+        U64(walk, suspect->incarnation);
+        U32(walk, suspect->engine, GMS_MAX_ENGINES);
+        suspect->verdict =
+            (enum gms_reclaim_answer)number(walk, (uint64_t)suspect->verdict, 4, GMS_RECLAIM_ANSWER_COUNT);
+        if ((reclaim->chosen >> i & 1) != (suspect->verdict == GMS_RECLAIM_QUIET ||
+                                           suspect->verdict == GMS_RECLAIM_BEST_EFFORT))
+            walk->bad = true;
+    }
+    if ((reclaim->state == GMS_RECLAIM_RESTING) != !reclaim->owner)
+        walk->bad = true;
+}
+
 static void walk_state(struct walk *walk, struct gms_core *core)
 {
     U32(walk, core->options.world_size, GMS_MAX_RANKS + 1);
@@ -258,6 +283,7 @@ static void walk_state(struct walk *walk, struct gms_core *core)
     uint32_t ended = walk_transfers(walk, core, core->ended, GMS_CORE_ENDED_TRANSFERS, core->ended_next);
     if (walk->reading)
         core->ended_next = ended % GMS_CORE_ENDED_TRANSFERS;
+    walk_reclaim(walk, &core->reclaim);
 }
 
 /* Does what was read fit together? Bytes with a right digest can still come from something else than a core. */
@@ -284,6 +310,8 @@ static bool is_possible(const struct gms_core *core)
             if (core->engines[other].incarnation == slot->incarnation)
                 return false;
     }
+    if (core->reclaim.owner && (core->serving < 0 || core->reclaim.owner != core->engines[core->serving].incarnation))
+        return false;
     bool promoting = core->takeover == GMS_TAKEOVER_PROMOTING, serving = core->takeover == GMS_TAKEOVER_SERVING;
     bool promoted = core->successor >= 0 && core->engines[core->successor].role == GMS_ROLE_PROMOTED;
     return promoting == promoted && serving == (core->serving >= 0);

@@ -116,6 +116,8 @@ static void condemn(struct gms_core *core, uint32_t engine, const struct gms_bal
     struct gms_core_engine *slot = &core->engines[engine];
     bool chosen = core->successor == (int32_t)engine;
 
+    if (slot->incarnation == core->writer)
+        gms_core_reclaim_suspect(core, engine);
     /* Only one that was told to go on can have been writing; the writer is such a one. */
     slot->may_write = slot->role == GMS_ROLE_PROMOTED || slot->role == GMS_ROLE_SERVING;
     gms_core_move_role(core, engine, GMS_ROLE_EVENT_CONDEMNED);
@@ -522,4 +524,5 @@ void gms_core_classify(struct gms_core *core)
     action->classify.incarnation = slot->incarnation;
     action->classify.source = core->writer;
     action->classify.source_clean = clean;
+    action->classify.suspect = gms_core_reclaim_place(core, core->writer);
 }
