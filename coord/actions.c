@@ -537,6 +537,8 @@ void gms_daemon_act(struct gms_daemon *daemon, const struct gms_action *action)
         gms_log(GMS_LOG_WARNING, "%s", action->transfer.text);
         transfer_result(daemon, action, GMS_MESSAGE_TRANSFER_STALLED);
         return;
+    case GMS_ACTION_RECLAIM:
+        break;
     case GMS_ACTION_NOTE:
         gms_log(action->note.status == GMS_OK ? GMS_LOG_NOTICE : GMS_LOG_WARNING, "%s", action->note.text);
         return;

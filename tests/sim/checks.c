@@ -2,6 +2,7 @@
  *
  * What must always hold, whatever was delivered in which order and whoever died. */
 #include "checks.h"
+#include "memory.h"
 
 #include <string.h>
 
@@ -279,6 +280,7 @@ void cluster_check_action(struct cluster *cluster, uint32_t rank, const struct g
     case GMS_ACTION_FORGET:
     case GMS_ACTION_TRANSFER_ANSWER:
     case GMS_ACTION_TRANSFER_STALLED:
+    case GMS_ACTION_RECLAIM:
     case GMS_ACTION_NOTE:
     case GMS_ACTION_RESTART:
     case GMS_ACTION_SHUTDOWN:
@@ -296,6 +298,8 @@ void cluster_check_event(struct cluster *cluster, uint32_t rank, const struct gm
     if (event->fact.fact != GMS_FACT_RETIRED && event->fact.fact != GMS_FACT_CLASSIFIED)
         return;
     place = cluster_place(cluster, event->fact.incarnation);
+    if (event->fact.fact == GMS_FACT_RETIRED)
+        cluster_memory_retired(cluster, rank, event->fact.incarnation);
     if (event->fact.fact == GMS_FACT_RETIRED)
         cluster->incarnations[place].retired_ranks |= UINT64_C(1) << rank;
     else

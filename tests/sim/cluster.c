@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "checks.h"
+#include "memory.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -50,6 +51,7 @@ void cluster_free(struct cluster *cluster)
         free(cluster->cores[r]);
         cluster_disk_free(&cluster->disks[r]);
     }
+    free(cluster->memory);
     free(cluster->effects);
     free(cluster->stores);
     free(cluster->decided);
@@ -112,6 +114,7 @@ static void enter_bulk(struct cluster *cluster, uint32_t rank, const struct gms_
     if (--cluster->bulk_waits)
         return;
     cluster->bulk_waits = cluster->ranks;
+    cluster_memory_adopted(cluster, action->bulk.incarnation);
     for (uint32_t r = 0; r < cluster->ranks; r++) {
         struct gms_event event = {.type = GMS_EVENT_BULK_DONE};
 
@@ -180,6 +183,7 @@ static void act(struct cluster *cluster, uint32_t rank, const struct gms_action 
         add_fact(cluster, CLUSTER_RETIRED, rank, action->fence.engine, action->fence.incarnation, GMS_FACT_RETIRED);
         break;
     case GMS_ACTION_CLASSIFY:
+        cluster_memory_act(cluster, rank, action);
         add_fact(cluster, CLUSTER_CLASSIFIED, rank, action->classify.engine, action->classify.incarnation,
                  GMS_FACT_CLASSIFIED);
         break;
@@ -192,9 +196,12 @@ static void act(struct cluster *cluster, uint32_t rank, const struct gms_action 
         else
             cluster_fail(cluster, "rank %u restarts: %s", rank, action->note.text);
         break;
-    case GMS_ACTION_REPLY:
+    case GMS_ACTION_RECLAIM:
     case GMS_ACTION_PROMOTE:
     case GMS_ACTION_SERVING:
+        cluster_memory_act(cluster, rank, action);
+        break;
+    case GMS_ACTION_REPLY:
     case GMS_ACTION_CONDEMNED:
     case GMS_ACTION_FORGET:
     case GMS_ACTION_TRANSFER_ANSWER:

@@ -40,6 +40,7 @@ enum cluster_item_kind {
     CLUSTER_BULK,
     CLUSTER_RETIRED,
     CLUSTER_CLASSIFIED,
+    CLUSTER_RECLAIM,
     CLUSTER_OTHER, /* injected by the user */
     CLUSTER_ITEM_KINDS
 };
@@ -78,6 +79,7 @@ struct cluster_disk {
 enum cluster_effect { CLUSTER_EFFECT_NONE, CLUSTER_EFFECT_PREPARED, CLUSTER_EFFECT_COMMITTED };
 
 struct cluster;
+struct cluster_memory;
 typedef void (*cluster_hook)(struct cluster *cluster, uint32_t rank, const struct gms_action *action);
 
 struct cluster {
@@ -140,6 +142,8 @@ struct cluster {
     } * stores;
     uint32_t store_count, store_capacity;
     bool shut_down[CLUSTER_RANKS];
+
+    struct cluster_memory *memory; /* memory.h; owned; NULL: pages are not played */
 
     /* Stores, ends and new beginnings. */
     struct cluster_disk disks[CLUSTER_RANKS];

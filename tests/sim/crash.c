@@ -10,6 +10,7 @@ void sim_count_rows(struct sim *sim)
         sim->totals->rows.roles |= sim->cluster->cores[r]->rows.roles;
         sim->totals->rows.takeover |= sim->cluster->cores[r]->rows.takeover;
         sim->totals->rows.votes |= sim->cluster->cores[r]->rows.votes;
+        sim->totals->rows.reclaim |= sim->cluster->cores[r]->rows.reclaim;
     }
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Stores of ranks, their loss, and round 0 of the next world. */
 #include "checks.h"
+#include "memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -149,6 +150,7 @@ void cluster_crash(struct cluster *cluster, const uint32_t *survivors)
         cluster->dead[r] = true;
     }
     cluster->item_count = 0;
+    cluster_memory_crash(cluster);
 }
 
 void cluster_lose(struct cluster *cluster, uint32_t rank, enum gms_recovery_doubt how)
@@ -313,6 +315,10 @@ void cluster_restart(struct cluster *cluster, const struct gms_recovery_decision
         cluster->disks[r].doubt = GMS_DOUBT_NONE;
         drop(&cluster->disks[r].aside);
     }
+    if (decision->verdict == GMS_RECOVERY_FRESH || decision->verdict == GMS_RECOVERY_RENEW)
+        cluster_memory_lost(cluster);
+    else if (decision->verdict == GMS_RECOVERY_SALVAGE)
+        cluster_memory_distrust(cluster);
     image = hold(cluster->disks[decision->from_rank].durable);
     inherit(cluster, decision);
     begin(cluster);

@@ -426,6 +426,7 @@ void sim_hook(struct cluster *cluster, uint32_t rank, const struct gms_action *a
     case GMS_ACTION_FORGET:
     case GMS_ACTION_TRANSFER_ANSWER:
     case GMS_ACTION_TRANSFER_STALLED:
+    case GMS_ACTION_RECLAIM:
     case GMS_ACTION_NOTE:
     case GMS_ACTION_RESTART:
     case GMS_ACTION_SHUTDOWN:

@@ -26,7 +26,7 @@ fi
 mkdir -p "$work/plain" "$work/src"
 : "${CC:=cc}"
 flags="-std=gnu17 -O2 -D_GNU_SOURCE -I$root/coord -I$root/include -I$root/tests/sim -I$root/tests/unit"
-tests="operation takeover transfer recovery ballot"
+tests="operation takeover transfer recovery ballot reclaim"
 
 compile() { # source, object
     # shellcheck disable=SC2086
@@ -39,7 +39,8 @@ done
 for test in $tests; do
     compile "$root/tests/unit/test_core_$test.c" "$work/plain/test_core_$test.o"
 done
-cluster="$work/plain/cluster.o $work/plain/checks.o $work/plain/disk.o $work/plain/effects.o $work/plain/print.o"
+cluster="$work/plain/cluster.o $work/plain/checks.o $work/plain/disk.o $work/plain/effects.o"
+cluster="$cluster $work/plain/memory.o $work/plain/print.o"
 program="$work/plain/sim.o $work/plain/engines.o $work/plain/schedule.o $work/plain/crash.o $work/plain/scenario.o"
 
 build() { # directory with the mutated object, or plain; its name

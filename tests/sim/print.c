@@ -9,10 +9,17 @@ const char *cluster_action_name(enum gms_action_type type)
     static const char *const names[GMS_ACTION_TYPE_COUNT] = {
         "RING",      "ENTER_ROUND", "STORE",           "PREPARE",       "COMMIT",           "ABORT",
         "REPLY",     "BULK",        "FENCE",           "CLASSIFY",      "PROMOTE",          "SERVING",
-        "CONDEMNED", "FORGET",      "TRANSFER_ANSWER", "TRANSFER_DONE", "TRANSFER_STALLED", "NOTE",
-        "RESTART",   "SHUTDOWN",
+        "CONDEMNED", "FORGET",      "TRANSFER_ANSWER", "TRANSFER_DONE", "TRANSFER_STALLED", "RECLAIM",
+        "NOTE",      "RESTART",     "SHUTDOWN",
     };
     return (unsigned)type < GMS_ACTION_TYPE_COUNT ? names[type] : "?";
+}
+
+static const char *work_name(enum gms_reclaim_work work)
+{
+    static const char *const names[GMS_RECLAIM_WORK_COUNT] = {"STAMP", "ASK",   "LOOK",  "FREE",
+                                                              "CLEAR", "GRANT", "ENDED", "STOP"};
+    return (unsigned)work < GMS_RECLAIM_WORK_COUNT ? names[work] : "?";
 }
 
 void cluster_print_action(const struct cluster *cluster, uint32_t rank, const struct gms_action *action)
@@ -61,6 +68,14 @@ void cluster_print_action(const struct cluster *cluster, uint32_t rank, const st
     case GMS_ACTION_TRANSFER_DONE:
     case GMS_ACTION_TRANSFER_STALLED:
         printf(" %d %s", action->transfer.status, action->transfer.text);
+        break;
+    case GMS_ACTION_RECLAIM:
+        printf(" %s step %llu owner %llu", work_name(action->reclaim.work), (unsigned long long)action->reclaim.step,
+               (unsigned long long)action->reclaim.owner);
+        if (action->reclaim.work == GMS_RECLAIM_ASK || action->reclaim.work == GMS_RECLAIM_ENDED)
+            printf(" suspect %llu", (unsigned long long)action->reclaim.suspect);
+        if (action->reclaim.work == GMS_RECLAIM_ENDED)
+            printf(" %s", gms_reclaim_answer_name(action->reclaim.answer));
         break;
     case GMS_ACTION_NOTE:
     case GMS_ACTION_RESTART:

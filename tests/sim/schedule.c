@@ -2,6 +2,9 @@
  * Random schedules: while faults happen, when they stop, and what must be true then. */
 #include "schedule.h"
 
+#include "checks.h"
+#include "memory.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,6 +79,35 @@ static void relaunch(struct sim *sim)
             sim_launch(sim, e);
 }
 
+/* The work of a dead cohort ends on a rank, in any order; seldom nobody will ever know. */
+static void end_work(struct sim *sim, uint32_t rank)
+{
+    struct gms_core_suspect suspect;
+    uint32_t place = sim_below(sim, 4);
+
+    if (!gms_core_look_suspect(sim->cluster->cores[rank], place, &suspect) || suspect.incarnation == UINT64_MAX)
+        return;
+    if (!sim->quiet && sim_chance(sim, 60))
+        cluster_memory_unknowable(sim->cluster, rank, suspect.incarnation);
+    else
+        cluster_memory_quiet(sim->cluster, rank, suspect.incarnation);
+}
+
+/* All of it ends; true when that is news. */
+static bool end_all_work(struct sim *sim)
+{
+    uint32_t items = sim->cluster->item_count;
+
+    for (uint32_t r = 0; r < sim->cluster->ranks; r++)
+        for (uint32_t place = 0; place < GMS_RECLAIM_CROWD; place++) {
+            struct gms_core_suspect suspect;
+
+            if (gms_core_look_suspect(sim->cluster->cores[r], place, &suspect))
+                cluster_memory_quiet(sim->cluster, r, suspect.incarnation);
+        }
+    return sim->cluster->item_count > items;
+}
+
 void sim_turn(struct sim *sim)
 {
     struct cluster *cluster = sim->cluster;
@@ -87,6 +119,8 @@ void sim_turn(struct sim *sim)
         advance(sim);
     if (sim_chance(sim, 50))
         relaunch(sim);
+    if (sim_chance(sim, 12))
+        end_work(sim, rank);
     if (sim_chance(sim, 30) && sim_may_dispatch(sim, engine))
         sim_dispatch(sim, engine);
     if (sim_chance(sim, 3))
@@ -156,6 +190,7 @@ void sim_come_to_rest(struct sim *sim)
         for (uint32_t e = 0; e < sim->engine_count; e++)
             for (uint32_t r = 0; r < cluster->ranks; r++)
                 busy = sim_work(sim, e, r) || busy;
+        busy = end_all_work(sim) || busy;
         if (busy || cluster->item_count)
             continue;
         for (uint32_t r = 0; r < cluster->ranks; r++)
@@ -168,6 +203,37 @@ void sim_come_to_rest(struct sim *sim)
         if (deadline > cluster->now_ns)
             cluster->now_ns = deadline;
         advance(sim);
+    }
+}
+
+/* Who serves has got back every page that is not suspected of somebody whom nobody can know quiet. */
+static void check_reclaimed(struct sim *sim, uint32_t rank, const struct gms_core_view *view)
+{
+    struct cluster *cluster = sim->cluster;
+    struct gms_core_reclaim_view reclaim;
+    struct gms_core_suspect suspect;
+    uint32_t unknowable = 0;
+
+    if (view->serving_engine < 0)
+        return;
+    gms_core_look_reclaim(cluster->cores[rank], &reclaim);
+    if (reclaim.state != GMS_RECLAIM_RESTING)
+        cluster_fail(cluster, "at rest reclaim is %s on rank %u", gms_reclaim_state_name(reclaim.state), rank);
+    for (uint32_t place = 0; place < GMS_RECLAIM_SUSPECTS; place++)
+        if (gms_core_look_suspect(cluster->cores[rank], place, &suspect)) {
+            if (suspect.verdict == GMS_RECLAIM_NOT_YET)
+                cluster_fail(cluster, "at rest incarnation %llu is still suspected",
+                             (unsigned long long)suspect.incarnation);
+            unknowable |= 1u << place;
+        }
+    unknowable |= 1u << GMS_RECLAIM_CROWD;
+    for (uint32_t page = 0; page < MEMORY_PAGES && rank == 0; page++) {
+        uint32_t owner = cluster_place(cluster, view->engines[view->serving_engine].incarnation), suspects = 0;
+
+        for (uint32_t r = 0; r < cluster->ranks; r++)
+            suspects |= cluster->memory->suspects[r][page];
+        if (cluster->memory->words[owner][0][page] == MEMORY_QUARANTINED && !(suspects & unknowable))
+            cluster_fail(cluster, "at rest page %u is in quarantine, and nobody is suspected (%x)", page, suspects);
     }
 }
 
@@ -190,6 +256,7 @@ void sim_check_rest(struct sim *sim)
             if (view.engines[e].role == GMS_ROLE_PARKED && view.takeover != GMS_TAKEOVER_SERVING)
                 cluster_fail(cluster, "at rest engine %u is parked and nobody serves (takeover %d)", e, view.takeover);
         }
+        check_reclaimed(sim, r, &view);
         if (view.takeover != GMS_TAKEOVER_SERVING && view.takeover != GMS_TAKEOVER_VACANT)
             cluster_fail(cluster, "at rest in takeover state %d", view.takeover);
         if (gms_core_look_transfer(cluster->cores[r], 0, &open))
@@ -231,7 +298,8 @@ struct sim *sim_new(uint64_t seed, uint32_t ranks, uint32_t engines, struct tota
                                        .operation_timeout_ns = 10000 * MS,
                                        .transfer_stall_ns = 5000 * MS,
                                        .fence_report_ns = 2000 * MS,
-                                       .reattach_ns = 5000 * MS};
+                                       .reattach_ns = 5000 * MS,
+                                       .reclaim_slots = 5};
 
     if (sim) {
         sim->random_state = seed;
@@ -239,12 +307,16 @@ struct sim *sim_new(uint64_t seed, uint32_t ranks, uint32_t engines, struct tota
         options.world_size = ranks ? ranks : sim_chance(sim, 8) ? 2 + sim_below(sim, 15) : 2 + sim_below(sim, 4);
         sim->engine_count = engines ? engines : 1 + sim_below(sim, ENGINES);
         sim->launch_limit = 2 + sim_below(sim, 4);
+        options.reclaim_inherits = sim_chance(sim, 4);
         sim->cluster = cluster_new(&options);
+        if (sim->cluster)
+            sim->cluster->memory = cluster_memory_new();
     }
-    if (!sim || !sim->cluster) {
+    if (!sim || !sim->cluster || !sim->cluster->memory) {
         fprintf(stderr, "sim: out of memory\n");
         exit(1);
     }
+    sim->cluster->memory->proof_is_trusted = options.reclaim_inherits;
     sim->cluster->hook = sim_hook;
     sim->cluster->store_may_fail = true;
     sim->cluster->context = sim;

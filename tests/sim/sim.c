@@ -130,7 +130,8 @@ static bool report(const struct totals *totals, uint64_t ns)
     printf("\n");
     complete = report_rows("roles", totals->rows.roles, gms_core_role_rows(), true) && complete;
     complete = report_rows("takeover", totals->rows.takeover, gms_core_takeover_rows(), false) && complete;
-    return report_rows("votes", totals->rows.votes, gms_core_vote_rows(), true) && complete;
+    complete = report_rows("votes", totals->rows.votes, gms_core_vote_rows(), true) && complete;
+    return report_rows("reclaim", totals->rows.reclaim, gms_core_reclaim_rows(), true) && complete;
 }
 
 int main(int argc, char **argv)
