@@ -152,8 +152,6 @@ static void leave_off(struct gms_core *core)
     for (uint32_t i = 0; i < GMS_RECLAIM_SUSPECTS; i++)
         if (reclaim->suspects[i].incarnation && reclaim->suspects[i].verdict != GMS_RECLAIM_CANNOT_KNOW)
             reclaim->suspects[i].verdict = GMS_RECLAIM_NOT_YET;
-    if (!core->options.reclaim_inherits)
-        reclaim->stamped = 0;
     work(core, GMS_RECLAIM_STOP);
     rest(core);
 }
@@ -290,10 +288,8 @@ void gms_core_reclaim_round(struct gms_core *core, const struct gms_ballot *merg
 
     switch (reclaim->state) {
     case GMS_RECLAIM_STAMPING:
-        if (!done)
-            break;
-        reclaim->stamped = reclaim->owner;
-        prove(core);
+        if (done)
+            prove(core);
         break;
     case GMS_RECLAIM_PROVING:
         give_up(core, lane);

@@ -87,7 +87,6 @@ struct gms_core_reclaim {
     enum gms_reclaim_state state;
     uint64_t step;    /* grows with every move; names work and votes */
     uint64_t owner;   /* whose directory is worked on; 0 when resting */
-    uint64_t stamped; /* whose stamps hold; 0: nobody's */
     uint32_t chosen;  /* bit per suspect that is quiet on all ranks and not cleared yet */
     uint64_t position, next;
     uint8_t free[GMS_RECLAIM_SLOTS / 8]; /* FREEING */

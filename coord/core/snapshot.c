@@ -241,7 +241,6 @@ static void walk_reclaim(struct walk *walk, struct gms_core_reclaim *reclaim)
     reclaim->state = (enum gms_reclaim_state)number(walk, (uint64_t)reclaim->state, 4, GMS_RECLAIM_STATE_COUNT);
     U64(walk, reclaim->step);
     U64(walk, reclaim->owner);
-    U64(walk, reclaim->stamped);
     U32(walk, reclaim->chosen, 0);
     U64(walk, reclaim->position);
     U64(walk, reclaim->next);

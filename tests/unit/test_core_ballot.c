@@ -42,6 +42,16 @@ static void random_ballot(struct gms_ballot *ballot)
     ballot->round_greatest = few(3);
     ballot->state_least = few(3);
     ballot->state_greatest = few(3);
+    ballot->reclaim.step = few(3);
+    ballot->reclaim.next = next_random();
+    ballot->reclaim.done = (uint16_t)few(2);
+    for (unsigned i = 0; i < GMS_RECLAIM_SUSPECTS; i += 5) {
+        ballot->reclaim.quiet[i] = (uint16_t)few(UINT16_MAX);
+        ballot->reclaim.best_effort[i] = (uint16_t)few(2);
+        ballot->reclaim.cannot_know[i] = (uint16_t)few(2);
+        ballot->reclaim.cannot_know_rank[i] = (uint16_t)few(UINT16_MAX);
+        ballot->reclaim.blocked[i] = (uint8_t)next_random();
+    }
     for (unsigned e = 0; e < GMS_MAX_ENGINES; e++) {
         struct gms_ballot_proposal *proposal = &ballot->proposals[e];
 
@@ -214,7 +224,7 @@ static void test_malformed(void **state)
     (void)state;
     gms_ballot_init(&a);
     gms_ballot_init(&b);
-    b.version = 2;
+    b.version = GMS_BALLOT_VERSION + 1;
     gms_ballot_merge(&a, &b);
     assert_int_equal(a.flags, GMS_BALLOT_MALFORMED);
     gms_ballot_init(&a);

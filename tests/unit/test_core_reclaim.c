@@ -190,6 +190,79 @@ static void test_an_old_answer_is_no_answer(void **state)
     cluster_free(c);
 }
 
+static void answer_quiet(struct cluster *c, uint32_t rank, uint64_t suspect)
+{
+    struct gms_core_reclaim_view view;
+    struct gms_event event = {.type = GMS_EVENT_RECLAIM_ANSWER};
+
+    gms_core_look_reclaim(c->cores[rank], &view);
+    event.reclaim.step = view.step;
+    event.reclaim.suspect = suspect;
+    event.reclaim.answer = GMS_RECLAIM_QUIET;
+    cluster_step(c, rank, &event);
+    cluster_settle(c);
+    assert_sound(c);
+}
+
+/* What rank 0 was answered under B does not count under X: both ranks ask again. */
+static void test_an_answer_dies_with_the_owner_that_asked(void **state)
+{
+    struct cluster *c = new_reclaiming(2, false);
+    uint64_t a = serve_next(c, 0, 11), b;
+
+    (void)state;
+    c->memory->proof_is_trusted = true; /* the truth is not what is looked at here */
+    die(c, 0, a);
+    b = serve_next(c, 1, 12);
+    answer_quiet(c, 0, a);
+    die(c, 1, b);
+    serve_next(c, 0, 13);
+    answer_quiet(c, 1, a);
+    assert_int_equal(state_of(c), GMS_RECLAIM_PROVING);
+    assert_int_equal(verdict_of(c, a), GMS_RECLAIM_NOT_YET);
+    answer_quiet(c, 0, a);
+    assert_int_equal(verdict_of(c, a), GMS_RECLAIM_ANSWER_COUNT);
+    cluster_free(c);
+}
+
+/* A page that is suspected of two comes back when both are quiet; the first one's end is carried out on all ranks before
+ * its place may be given to another. */
+static void test_a_page_with_two_suspects(void **state)
+{
+    struct cluster *c = new_reclaiming(2, false);
+    uint64_t a = serve_next(c, 0, 11), b, x;
+    uint32_t page = 0;
+
+    (void)state;
+    die(c, 0, a);
+    b = serve_next(c, 1, 12);
+    die(c, 1, b);
+    x = serve_next(c, 0, 13);
+    while (c->memory->words[x][0][page] != MEMORY_QUARANTINED)
+        page++;
+    c->memory->suspects[0][page] = c->memory->suspects[1][page] = 3;
+    c->held[1] = 1u << CLUSTER_STORE;
+    for (uint32_t r = 0; r < 2; r++)
+        cluster_memory_quiet(c, r, a);
+    for (uint32_t turns = 0; turns < 200 && verdict_of(c, a) != GMS_RECLAIM_ANSWER_COUNT; turns++) {
+        cluster_settle(c); /* rank 1's store is always the last to answer */
+        for (uint32_t i = 0; i < c->item_count; i++)
+            if (c->items[i].kind == CLUSTER_STORE) {
+                cluster_deliver(c, i);
+                break;
+            }
+    }
+    c->held[1] = 0;
+    cluster_settle(c);
+    assert_sound(c);
+    assert_int_equal(c->memory->words[x][0][page], MEMORY_QUARANTINED);
+    assert_int_equal(c->memory->suspects[0][page], 2);
+    assert_int_equal(c->memory->suspects[1][page], 2);
+    quiet(c, b);
+    assert_int_equal(in_quarantine(c, x), 0);
+    cluster_free(c);
+}
+
 static void test_who_cannot_be_known_stays_and_the_others_come_back(void **state)
 {
     struct cluster *c = new_reclaiming(2, false);
@@ -286,6 +359,8 @@ int main(void)
         cmocka_unit_test(test_stamps_are_not_inherited_with_proof),
         cmocka_unit_test(test_stamps_are_inherited_by_policy),
         cmocka_unit_test(test_an_old_answer_is_no_answer),
+        cmocka_unit_test(test_an_answer_dies_with_the_owner_that_asked),
+        cmocka_unit_test(test_a_page_with_two_suspects),
         cmocka_unit_test(test_who_cannot_be_known_stays_and_the_others_come_back),
         cmocka_unit_test(test_coordinators_die_at_every_point),
         cmocka_unit_test(test_a_crowd_of_suspects),
