@@ -15,6 +15,7 @@
 #include "base/run_dir.h"
 #include "daemon_state.h"
 #include "loan.h"
+#include "reclaim.h"
 
 static bool keys_equal(const struct gms_operation_key *a, const struct gms_operation_key *b)
 {
@@ -301,6 +302,7 @@ static void fence(struct gms_daemon *daemon, const struct gms_action *action)
     if (action->fence.incarnation == view.writer_incarnation)
         gms_timeline_begin(&daemon->timeline, action->fence.engine, action->fence.incarnation, gms_clock_ns());
     gms_fence_start(daemon->fence, action->fence.engine, action->fence.incarnation);
+    gms_reclaim_suspects_changed(daemon->reclaim);
 }
 
 static void classify(struct gms_daemon *daemon, const struct gms_action *action)
@@ -308,8 +310,8 @@ static void classify(struct gms_daemon *daemon, const struct gms_action *action)
     struct gms_error error;
     struct gms_pools_classified counts;
     uint64_t successor = action->classify.incarnation;
-    if (gms_pools_classify(daemon->pools, action->classify.source, successor, action->classify.source_clean, &counts,
-                           &error) != GMS_OK) {
+    if (gms_pools_classify(daemon->pools, action->classify.source, successor, action->classify.source_clean,
+                           action->classify.suspect, &counts, &error) != GMS_OK) {
         gms_log(GMS_LOG_ERROR, "what incarnation %llu left cannot be classified for %llu: %s",
                 (unsigned long long)action->classify.source, (unsigned long long)successor, error.text);
         gms_daemon_push_fact(daemon, action->classify.engine, successor, GMS_FACT_STICKY); /* the next one is chosen */
@@ -348,6 +350,7 @@ static void promote(struct gms_daemon *daemon, const struct gms_action *action)
     }
     gms_log(GMS_LOG_NOTICE, "engine %u incarnation %llu is promoted under epoch %llu", action->promote.engine,
             (unsigned long long)action->promote.incarnation, (unsigned long long)action->promote.epoch);
+    gms_reclaim_witness(daemon->reclaim, action->promote.incarnation);
     if (client == NULL)
         return; /* its end is a fact already */
     struct gms_message message = {.type = GMS_MESSAGE_PROMOTE};
@@ -424,6 +427,8 @@ static void condemned(struct gms_daemon *daemon, const struct gms_action *action
 static void forget(struct gms_daemon *daemon, const struct gms_action *action)
 {
     gms_pools_forget(daemon->pools, action->promote.incarnation);
+    if (gms_reclaim_wants(daemon->reclaim, action->promote.incarnation))
+        return; /* how its processes ended is still a question; then they are forgotten too */
     gms_fence_forget(daemon->fence, action->promote.incarnation);
     gms_members_forget(daemon->members, action->promote.incarnation);
 }
@@ -538,7 +543,8 @@ void gms_daemon_act(struct gms_daemon *daemon, const struct gms_action *action)
         transfer_result(daemon, action, GMS_MESSAGE_TRANSFER_STALLED);
         return;
     case GMS_ACTION_RECLAIM:
-        break;
+        gms_reclaim_act(daemon->reclaim, action);
+        return;
     case GMS_ACTION_NOTE:
         gms_log(action->note.status == GMS_OK ? GMS_LOG_NOTICE : GMS_LOG_WARNING, "%s", action->note.text);
         return;

@@ -99,6 +99,17 @@ static const struct setting table[] = {
      .initial = "5s", .help = "how long a transfer may lack votes before it is named in the log"},
     {"timeouts.reattach", DURATION, MEMBER(reattach_ns), .least = 100 * MS, .greatest = HOUR, .initial = "5s",
      .help = "how long a living engine rank may stay away after a restart of the coordinators before it is named"},
+    {"reclaim.policy", CHOICE, MEMBER(reclaim_policy), .initial = "gpu-proof",
+     .choices = "gpu-proof|process-death-timeout",
+     .help = "what brings pages back that a dead engine may still write: proof, or its death and some time"},
+    {"reclaim.provider", CHOICE, MEMBER(reclaim_provider), .initial = "auto", .choices = "auto|procmap",
+     .help = "who proves that a dead engine is quiet; auto: what fits memory.backend"},
+    {"reclaim.grace", DURATION, MEMBER(reclaim_grace_ns), .least = 10 * MS, .greatest = HOUR, .initial = "5s",
+     .help = "process-death-timeout: between the two looks that must find it dead"},
+    {"reclaim.step", INTEGER, MEMBER(reclaim_step), .least = 1, .greatest = GMS_RECLAIM_SLOTS, .initial = "1024",
+     .help = "pages that all ranks return at once"},
+    {"reclaim.page_pause", DURATION, MEMBER(reclaim_page_pause_ns), .least = 0, .greatest = GMS_NS_PER_S,
+     .initial = "0ms", .help = "what returning one page is made to take: for tests, and to spare a busy host"},
     {"environment.set", ENVIRONMENT, PACKED(environment),
      .help = "NAME=VALUE for every engine rank; ${rank}, ${engine}, ${port}... are expanded"},
     {"environment.engines", SCOPES, PACKED(engine_environment), .greatest = GMS_MAX_ENGINES,
@@ -654,7 +665,10 @@ static void fill_missing(struct reading *reading, const config_t *parsed, uint64
                                row->kind == END ? "; the last line must be `complete = true;`, this file may have been "
                                                   "cut short"
                                                 : "");
-        else if (row->initial && !take_text(row, reading->config, row->initial, &error))
+        else if (row->initial &&
+                 !(row->kind == INTEGER
+                       ? take_number(row, reading->config, strtoull(row->initial, NULL, 10), row->initial, &error)
+                       : take_text(row, reading->config, row->initial, &error)))
             gms_config_problem(&reading->problems, reading->name, 0, "default of %s: %s", row->name, error.text);
     }
 }

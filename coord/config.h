@@ -12,6 +12,8 @@
  *   kv          : { verify = "full" | "none"; };
  *   timeouts    : { operation = "10s"; round = "5s"; heartbeat = "5s"; fence_report = "2s"; transfer_stall = "5s";
  *                  reattach = "5s"; };
+ *   reclaim     : { policy = "gpu-proof" | "process-death-timeout"; provider = "auto"; grace = "5s"; step = 1024;
+ *                  page_pause = "0ms"; };
  *   environment : { set = ( "NAME=VALUE", ... );      for every engine rank; ${...} as environment.h says
  *                   engines = ( { engine = 1; set = ( "NAME=VALUE" ); } );   over it, for one engine
  *                   ranks = ( { rank = 3; set = ( "NAME=VALUE" ); } );       over that, for one rank
@@ -46,6 +48,8 @@ enum {
     GMS_CONFIG_HOST_BYTES = 56, /* longest host name under which Open MPI starts (V41) */
 };
 
+enum gms_reclaim_policy { GMS_POLICY_GPU_PROOF, GMS_POLICY_PROCESS_DEATH_TIMEOUT };
+enum gms_reclaim_provider { GMS_PROVIDER_AUTO, GMS_PROVIDER_PROCMAP };
 enum gms_memory_backend { GMS_MEMORY_HOST, GMS_MEMORY_CUDA };
 enum gms_containment { GMS_CONTAINMENT_AUTO, GMS_CONTAINMENT_PID_NAMESPACE, GMS_CONTAINMENT_SUBREAPER };
 
@@ -65,6 +69,10 @@ struct gms_config {
     bool kv_verify_full;
     enum gms_containment containment;
     uint64_t operation_timeout_ns, round_timeout_ns, heartbeat_ns, fence_report_ns, transfer_stall_ns, reattach_ns;
+    enum gms_reclaim_policy reclaim_policy;
+    enum gms_reclaim_provider reclaim_provider;
+    uint32_t reclaim_step;
+    uint64_t reclaim_grace_ns, reclaim_page_pause_ns;
     uint32_t port_first, port_count; /* for MASTER_PORT */
     uint32_t environment_bytes, engine_environment_bytes, rank_environment_bytes, rename_bytes, command_bytes,
         on_serving_bytes;

@@ -6,6 +6,7 @@
  *
  *   pool/<name>/<rank>                     memory                meta: geometry, creator, published
  *   manifest/<name>/<rank>                 manifest, published   meta: none
+ *   quarantine/<pool>/<rank>               whom its slots are suspected of   meta: none
  *   directory/<incarnation>/<pool>/<rank>  directory             meta: none, its header says all
  *   session/<incarnation>/<rank>           pidfd, engine rank    meta: secret, launch, container, endpoint
  *   guardian/..., cohort/...               pidfds, container     meta: none

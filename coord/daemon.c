@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "daemon_state.h"
 #include "loan.h"
+#include "reclaim.h"
 
 _Noreturn void gms_daemon_leave(struct gms_daemon *daemon, gms_status status, const char *text)
 {
@@ -302,9 +303,14 @@ gms_status gms_daemon_open(const struct gms_daemon_options *options, struct gms_
                                               .operation_timeout_ns = config->operation_timeout_ns,
                                               .transfer_stall_ns = config->transfer_stall_ns,
                                               .fence_report_ns = config->fence_report_ns,
-                                              .reattach_ns = config->reattach_ns};
+                                              .reattach_ns = config->reattach_ns,
+                                              .reclaim_slots = config->reclaim_step,
+                                              .reclaim_inherits =
+                                                  config->reclaim_policy == GMS_POLICY_PROCESS_DEATH_TIMEOUT};
         status = gms_daemon_resume_open(daemon, &core, ret_error);
     }
+    if (status == GMS_OK)
+        status = gms_reclaim_open(daemon, &daemon->reclaim, ret_error);
     if (status == GMS_OK)
         status = gms_daemon_keeping_open(daemon, ret_error);
     if (status == GMS_OK) {
@@ -375,6 +381,7 @@ void gms_daemon_close(struct gms_daemon *daemon)
     if (daemon == NULL)
         return;
     gms_daemon_end_hook(daemon);
+    gms_reclaim_close(daemon->reclaim);
     gms_sessions_close(daemon->sessions);
     gms_doorbell_close(daemon->doorbell);
     gms_fence_close(daemon->fence);

@@ -25,6 +25,7 @@
 #include "timeline.h"
 
 struct event;
+struct gms_reclaim;
 struct event_base;
 
 struct gms_daemon {
@@ -38,6 +39,7 @@ struct gms_daemon {
     struct gms_pools *pools;
     struct gms_fence *fence;
     struct gms_members *members;
+    struct gms_reclaim *reclaim;
     struct gms_copies *copies; /* borrowed from the options */
     struct gms_core *core;
     void *core_memory;

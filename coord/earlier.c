@@ -117,8 +117,8 @@ gms_status gms_earlier_engines(struct gms_keeper_client *keeper, struct gms_erro
 
 gms_status gms_earlier_give_up(struct gms_keeper_client *keeper, const char *run_dir, struct gms_error *ret_error)
 {
-    static const char *const prefixes[] = {"directory/", "pool/",   "manifest/", "session/",
-                                           "guardian/",  "cohort/", "prepared/"};
+    static const char *const prefixes[] = {"directory/", "pool/",     "manifest/", "quarantine/",
+                                           "session/",   "guardian/", "cohort/",   "prepared/"};
     char path[GMS_RUN_PATH_BYTES];
     gms_status status = GMS_OK;
     for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0] && status == GMS_OK; i++)

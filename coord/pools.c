@@ -27,9 +27,26 @@ void gms_pools_free_memory(struct gms_pools *pools, struct gms_pool_memory *pool
 {
     pools->vmm->release(&pool->memory);
     gms_directory_index_free(pool->index);
+    if (pool->quarantine != NULL)
+        gms_quarantine_close(pool->quarantine);
+    free(pool->quarantine);
     free(pool->manifest);
     memset(pool, 0, sizeof *pool);
     pool->memory.fd = -1;
+}
+
+gms_status gms_pools_make_quarantine(struct gms_pool_memory *pool, uint32_t index, struct gms_error *ret_error)
+{
+    struct gms_quarantine *quarantine = calloc(1, sizeof *quarantine);
+    if (quarantine == NULL)
+        return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for the suspects of pool %s", pool->name);
+    quarantine->fd = -1;
+    gms_status status = gms_quarantine_create(index, pool->slot_count, quarantine, ret_error);
+    if (status == GMS_OK)
+        pool->quarantine = quarantine;
+    else
+        free(quarantine);
+    return status;
 }
 
 struct gms_pools_owner *gms_pools_make_owner(struct gms_pools *pools, uint64_t incarnation)
@@ -206,6 +223,8 @@ static gms_status prepare_create(struct gms_pools *pools, const struct gms_pools
     gms_status status = pools->vmm->create(label, rounded, &pool->memory, ret_error);
     if (status == GMS_OK && pool->kind == GMS_POOL_KV)
         status = gms_directory_index_create(pool->slot_count, &pool->index, ret_error);
+    if (status == GMS_OK && pool->kind == GMS_POOL_KV)
+        status = gms_pools_make_quarantine(pool, tentative->pool_index, ret_error);
     tentative->creates = true;
     detail[0] = rounded;
     detail[1] = available;
@@ -345,6 +364,8 @@ static gms_status commit_allocate(struct gms_pools *pools, const struct gms_pool
         gms_pools_drop_directory(pools, owner, index);
         owner->directories[index] = tentative->directory;
         tentative->directory = NULL;
+        if (pools->pools[index].quarantine != NULL) /* whose KV it will have is not known yet; a classification says */
+            gms_quarantine_begin(pools->pools[index].quarantine, owner->directories[index]);
         gms_pools_keep_directory(pools, owner, index);
     }
     return GMS_OK;
@@ -463,6 +484,11 @@ bool gms_pools_look(const struct gms_pools *pools, uint32_t index, struct gms_po
                                        .manifest = pool->manifest,
                                        .manifest_bytes = pool->manifest_bytes};
     return true;
+}
+
+struct gms_quarantine *gms_pools_quarantine(const struct gms_pools *pools, uint32_t index)
+{
+    return index < GMS_MAX_POOLS && pools->pools[index].used ? pools->pools[index].quarantine : NULL;
 }
 
 struct gms_directory *gms_pools_directory(const struct gms_pools *pools, uint64_t incarnation, uint32_t index)

@@ -23,6 +23,7 @@
 
 #include "device.h"
 #include "directory/directory.h"
+#include "directory/quarantine.h"
 #include "round_mpi.h"
 #include "sessions.h"
 
@@ -95,13 +96,19 @@ uint64_t gms_pools_used_bytes(const struct gms_pools *pools);
 /* Borrowed; NULL where this incarnation has none for the pool. */
 struct gms_directory *gms_pools_directory(const struct gms_pools *pools, uint64_t incarnation, uint32_t index);
 
+/* Who is suspected of the pool's slots; borrowed; NULL: no KV pool is there. */
+struct gms_quarantine *gms_pools_quarantine(const struct gms_pools *pools, uint32_t index);
+/* After a restore that does not know what the slots hold: whatever any directory here shows as being written is
+ * suspected of somebody unknown, for good. */
+void gms_pools_distrust(struct gms_pools *pools);
+
 struct gms_pools_classified {
     uint32_t sealed_here, adoptable, free, quarantined, damaged;
 };
-/* Classifies what `source` left into the directories of `successor`. Errors: MISMATCH, NO_MEMORY (then nothing is
- * set). */
+/* Classifies what `source` left into the directories of `successor`, and notes whom the quarantined slots are suspected
+ * of: `suspect` is the source's place in the group's list. Errors: MISMATCH, NO_MEMORY (then nothing is set). */
 gms_status gms_pools_classify(struct gms_pools *pools, uint64_t source, uint64_t successor, bool source_clean,
-                              struct gms_pools_classified *ret_counts, struct gms_error *ret_error);
+                              uint32_t suspect, struct gms_pools_classified *ret_counts, struct gms_error *ret_error);
 
 /* Prepares that: brings the index for (source, successor) up to date if the source changed anything since. Cheap when
  * not. */

@@ -180,6 +180,10 @@ void gms_pools_keep_pool(struct gms_pools *pools, uint32_t index)
     if (pool->published)
         put_manifest(pools, pool); /* before the pool says that it is published */
     encode(&meta, bytes);
+    if (pool->quarantine != NULL) {
+        pool_name(pools, "quarantine", pool->name, name);
+        gms_copies_put(pools->options.copies, name, pool->quarantine->fd, NULL, 0);
+    }
     pool_name(pools, "pool", pool->name, name);
     gms_copies_put(pools->options.copies, name, pool->memory.fd, bytes, POOL_META_BYTES);
 }
@@ -192,6 +196,8 @@ void gms_pools_unkeep_pool(struct gms_pools *pools, uint32_t index)
     pool_name(pools, "pool", pools->pools[index].name, name);
     gms_copies_drop(pools->options.copies, name);
     pool_name(pools, "manifest", pools->pools[index].name, name);
+    gms_copies_drop(pools->options.copies, name);
+    pool_name(pools, "quarantine", pools->pools[index].name, name);
     gms_copies_drop(pools->options.copies, name);
 }
 
@@ -328,6 +334,8 @@ static gms_status take_memory(struct gms_pools *pools, const struct gms_copy *co
     }
     if (meta->kind == GMS_POOL_KV)
         status = gms_directory_index_create(meta->slot_count, &pool.index, ret_error);
+    if (status == GMS_OK && meta->kind == GMS_POOL_KV)
+        status = gms_pools_make_quarantine(&pool, meta->index, ret_error);
     if (status != GMS_OK) {
         gms_pools_free_memory(pools, &pool);
         return status;
@@ -358,6 +366,26 @@ static gms_status take_directory(const struct gms_copy *copy, struct gms_directo
     return GMS_OK;
 }
 
+/* In place of the empty one. Without it everything in quarantine is suspected of somebody unknown. */
+static void restore_quarantine(struct gms_pools *pools, struct gms_pool_memory *pool, uint32_t index)
+{
+    char name[GMS_KEEPER_NAME_BYTES];
+    struct gms_copy copy;
+    struct gms_quarantine taken = {.fd = -1};
+    struct gms_error error = {.text = "nobody has it"};
+    pool_name(pools, "quarantine", pool->name, name);
+    int fd = gms_copies_find(pools->options.copies, name, &copy) ? fcntl(copy.fd, F_DUPFD_CLOEXEC, 3) : -1;
+    if (fd >= 0 && gms_quarantine_open(fd, index, pool->slot_count, &taken, &error) == GMS_OK) {
+        gms_quarantine_close(pool->quarantine);
+        *pool->quarantine = taken;
+        return;
+    }
+    gms_fd_close(&fd);
+    gms_log(GMS_LOG_ERROR, "pool %s: who is suspected of its slots is lost (%s): what is in quarantine stays there",
+            pool->name, error.text);
+    pool->suspects_lost = true; /* marked when the directories are there */
+}
+
 static gms_status restore_pool(struct gms_pools *pools, const struct gms_copy *copy, const char *name,
                                struct gms_error *ret_error)
 {
@@ -378,6 +406,8 @@ static gms_status restore_pool(struct gms_pools *pools, const struct gms_copy *c
         gms_pools_free_memory(pools, &pool);
         return status;
     }
+    if (pool.quarantine != NULL)
+        restore_quarantine(pools, &pool, meta.index);
     pools->pools[meta.index] = pool;
     return GMS_OK;
 }
@@ -473,6 +503,10 @@ gms_status gms_pools_restore(struct gms_pools *pools, struct gms_error *ret_erro
                 gms_log(GMS_LOG_ERROR, "what is kept as %s cannot be taken up: %s", copy.name, error.text);
         }
     }
+    for (const struct gms_pools_owner *owner = pools->owners; owner != NULL; owner = owner->next)
+        for (uint32_t index = 0; index < GMS_MAX_POOLS; index++)
+            if (owner->directories[index] != NULL && pools->pools[index].suspects_lost)
+                gms_quarantine_distrust(pools->pools[index].quarantine, owner->directories[index], false);
     gms_pools_freeze_pending(pools);
     return GMS_OK;
 }
@@ -512,6 +546,9 @@ static bool is_ours(const struct gms_pools *pools, const char *copy)
         pool_name(pools, "manifest", pool->name, name);
         if (pool->published && strcmp(name, copy) == 0)
             return true;
+        pool_name(pools, "quarantine", pool->name, name);
+        if (pool->quarantine != NULL && strcmp(name, copy) == 0)
+            return true;
         for (const struct gms_pools_owner *owner = pools->owners; owner != NULL; owner = owner->next) {
             directory_name(pools, owner->incarnation, pool->name, name);
             if (owner->directories[index] != NULL && strcmp(name, copy) == 0)
@@ -524,7 +561,7 @@ static bool is_ours(const struct gms_pools *pools, const char *copy)
 /* What was not taken up holds memory for nobody. */
 static void drop_unknown(struct gms_pools *pools)
 {
-    static const char *const prefixes[] = {"pool/", "manifest/", "directory/", "prepared/"};
+    static const char *const prefixes[] = {"pool/", "manifest/", "quarantine/", "directory/", "prepared/"};
     struct gms_copy copy;
     for (uint32_t i = 0; gms_copies_at(pools->options.copies, i, &copy);) {
         bool mine = false;

@@ -7,6 +7,7 @@
 #define GMS_COORD_POOLS_STATE_H
 
 #include "copies.h"
+#include "directory/quarantine.h"
 #include "pools.h"
 #include "vmm/vmm.h"
 
@@ -23,6 +24,8 @@ struct gms_pool_memory {
     struct gms_directory_index *index; /* KV: for the next takeover */
     uint64_t index_changes;            /* the source's change count at the last refresh */
     uint64_t index_source, index_successor;
+    struct gms_quarantine *quarantine; /* KV; owned */
+    bool suspects_lost;                /* it could not be taken up */
 };
 
 /* The directories of one incarnation; the pointers are what the directory's calls want. */
@@ -56,6 +59,8 @@ struct gms_pools_owner *gms_pools_find_owner(const struct gms_pools *pools, uint
 struct gms_pools_owner *gms_pools_make_owner(struct gms_pools *pools, uint64_t incarnation);
 void gms_pools_free_directory(struct gms_directory **directory);
 void gms_pools_free_memory(struct gms_pools *pools, struct gms_pool_memory *pool);
+/* KV: the file of its suspects, empty. */
+gms_status gms_pools_make_quarantine(struct gms_pool_memory *pool, uint32_t index, struct gms_error *ret_error);
 void gms_pools_drop_directory(struct gms_pools *pools, struct gms_pools_owner *owner, uint32_t index);
 void gms_pools_drop_pool(struct gms_pools *pools, uint32_t index);
 

@@ -29,15 +29,35 @@ void gms_pools_refresh(struct gms_pools *pools, uint64_t source, uint64_t succes
     }
 }
 
+static void note_suspects(struct gms_pools *pools, const struct gms_pools_owner *from, const struct gms_pools_owner *to,
+                          uint32_t suspect)
+{
+    for (uint32_t index = 0; index < GMS_MAX_POOLS; index++)
+        if (pools->pools[index].quarantine != NULL)
+            gms_quarantine_classified(pools->pools[index].quarantine, pools->pools[index].index,
+                                      from != NULL ? from->directories[index] : NULL,
+                                      to != NULL ? to->directories[index] : NULL, suspect);
+}
+
+void gms_pools_distrust(struct gms_pools *pools)
+{
+    for (const struct gms_pools_owner *owner = pools->owners; owner != NULL; owner = owner->next)
+        for (uint32_t index = 0; index < GMS_MAX_POOLS; index++)
+            if (owner->directories[index] != NULL && pools->pools[index].quarantine != NULL)
+                gms_quarantine_distrust(pools->pools[index].quarantine, owner->directories[index], true);
+}
+
 gms_status gms_pools_classify(struct gms_pools *pools, uint64_t source, uint64_t successor, bool source_clean,
-                              struct gms_pools_classified *ret_counts, struct gms_error *ret_error)
+                              uint32_t suspect, struct gms_pools_classified *ret_counts, struct gms_error *ret_error)
 {
     static struct gms_directory *const nothing[GMS_MAX_POOLS];
     const struct gms_pools_owner *from = gms_pools_find_owner(pools, source),
                                  *to = gms_pools_find_owner(pools, successor);
     memset(ret_counts, 0, sizeof *ret_counts);
-    if (to == NULL)
-        return GMS_OK; /* the successor has no KV pool: nothing to adopt */
+    if (to == NULL) { /* the successor has no KV pool: nothing to adopt, but somebody after it may have one */
+        note_suspects(pools, from, NULL, suspect);
+        return GMS_OK;
+    }
     struct gms_directory_index *indexes[GMS_MAX_POOLS];
     struct gms_classification counts[GMS_MAX_POOLS] = {{0}};
     for (uint32_t index = 0; index < GMS_MAX_POOLS; index++) {
@@ -46,6 +66,8 @@ gms_status gms_pools_classify(struct gms_pools *pools, uint64_t source, uint64_t
     }
     gms_status status = gms_directory_classify(indexes, from != NULL ? from->directories : nothing, to->directories,
                                                source_clean, counts, ret_error);
+    if (status == GMS_OK)
+        note_suspects(pools, from, to, suspect);
     for (uint32_t index = 0; index < GMS_MAX_POOLS && status == GMS_OK; index++) {
         ret_counts->sealed_here += counts[index].adoptable + counts[index].damaged;
         ret_counts->adoptable += counts[index].adoptable;

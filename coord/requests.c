@@ -13,6 +13,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "daemon_state.h"
+#include "reclaim.h"
 
 static void copy_text(char *to, size_t capacity, const struct gms_bytes *from)
 {
@@ -401,6 +402,7 @@ void gms_daemon_attached(void *context, struct gms_client *client)
     event.attached.engine = client->engine_id;
     event.attached.incarnation = client->incarnation;
     gms_daemon_push(daemon, &event);
+    gms_reclaim_attached(daemon->reclaim, client);
     gms_daemon_run_events(daemon);
 }
 

@@ -12,6 +12,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "daemon_state.h"
+#include "reclaim.h"
 
 static gms_status make_core(struct gms_daemon *daemon, const struct gms_core_options *options,
                             struct gms_error *ret_error)
@@ -65,6 +66,8 @@ gms_status gms_daemon_resume_open(struct gms_daemon *daemon, const struct gms_co
     gms_status status = make_core(daemon, options, ret_error);
     if (status == GMS_OK)
         status = gms_pools_restore(daemon->pools, ret_error);
+    if (status == GMS_OK && daemon->options.verdict == GMS_RECOVERY_SALVAGE)
+        gms_pools_distrust(daemon->pools);
     if (status == GMS_OK)
         status = take_up_members(daemon, ret_error);
     return status;
@@ -77,8 +80,9 @@ static void sort_members(struct gms_daemon *daemon, const struct gms_core_view *
          member = gms_members_next(daemon->members, member)) {
         const struct gms_core_engine_view *slot = &view->engines[member->engine];
         if (!is_known(view, member->incarnation)) {
-            gms_log(GMS_LOG_NOTICE, "engine %u incarnation %llu does not belong to the group any more; it is ended",
-                    member->engine, (unsigned long long)member->incarnation);
+            if (!gms_reclaim_wants(daemon->reclaim, member->incarnation))
+                gms_log(GMS_LOG_NOTICE, "engine %u incarnation %llu does not belong to the group any more; it is ended",
+                        member->engine, (unsigned long long)member->incarnation);
             gms_fence_start(daemon->fence, member->engine, member->incarnation);
         } else if (slot->incarnation == member->incarnation && slot->role != GMS_ROLE_CONDEMNED) {
             gms_member_set_present(member, false);
@@ -111,6 +115,7 @@ void gms_daemon_resume_begin(struct gms_daemon *daemon)
     if (gms_pools_reconcile(daemon->pools, daemon->core, &error) != GMS_OK)
         gms_daemon_leave(daemon, error.status, error.text);
     sort_members(daemon, &view);
+    gms_reclaim_suspects_changed(daemon->reclaim);
     if (view.serving_engine >= 0) {
         const struct gms_member *serving =
             gms_members_find(daemon->members, view.engines[view.serving_engine].incarnation);
@@ -131,7 +136,8 @@ void gms_daemon_sweep(struct gms_daemon *daemon)
     for (struct gms_member *member = gms_members_next(daemon->members, NULL), *next; member != NULL; member = next) {
         next = gms_members_next(daemon->members, member);
         uint64_t incarnation = member->incarnation;
-        if (is_known(&view, incarnation) || gms_fence_look(daemon->fence, incarnation, NULL, NULL) != GMS_FENCE_RETIRED)
+        if (is_known(&view, incarnation) || gms_reclaim_wants(daemon->reclaim, incarnation) ||
+            gms_fence_look(daemon->fence, incarnation, NULL, NULL) != GMS_FENCE_RETIRED)
             continue;
         gms_fence_forget(daemon->fence, incarnation);
         gms_members_forget(daemon->members, incarnation);

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "daemon_state.h"
+#include "reclaim.h"
 
 static const char *role_name(enum gms_role role)
 {
@@ -167,6 +168,8 @@ static json_t *takeovers(const struct gms_timeline *timeline)
         number(item, "idle", record->adopted.idle);
         number(item, "quarantined", record->adopted.quarantined);
         number(item, "damaged", record->classified.damaged);
+        number(item, "reclaimed", record->reclaimed);
+        number(item, "reclaim_ns", record->reclaim_ns);
         json_array_append_new(list, item);
     }
     return list;
@@ -235,6 +238,7 @@ char *gms_daemon_status(struct gms_daemon *daemon)
     json_object_set_new(root, "pools", pools(daemon, &view));
     json_object_set_new(root, "takeovers", takeovers(&daemon->timeline));
     json_object_set_new(root, "transfers", transfers(daemon));
+    json_object_set_new(root, "reclaim", gms_reclaim_status(daemon->reclaim));
     char *document = json_dumps(root, JSON_COMPACT | JSON_PRESERVE_ORDER);
     json_decref(root);
     return document;

@@ -30,3 +30,14 @@ struct gms_takeover_record *gms_timeline_open(struct gms_timeline *timeline)
     struct gms_takeover_record *record = &timeline->records[(timeline->count - 1) % GMS_TIMELINE_KEPT];
     return record->serve_ns == 0 ? record : NULL;
 }
+
+void gms_timeline_reclaimed(struct gms_timeline *timeline, uint64_t to, uint32_t slots, uint64_t now_ns)
+{
+    for (uint32_t i = 0; i < GMS_TIMELINE_KEPT; i++) {
+        struct gms_takeover_record *record = &timeline->records[i];
+        if (record->to_incarnation != to || to == 0)
+            continue;
+        record->reclaimed += slots;
+        record->reclaim_ns = now_ns;
+    }
+}

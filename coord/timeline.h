@@ -20,6 +20,8 @@ struct gms_takeover_record {
     uint64_t detect_ns, condemn_ns, fence_ns, classify_ns, promote_ns, adopt_ns, serve_ns; /* 0: not yet */
     struct gms_pools_classified classified;
     struct gms_pools_adopted adopted;
+    uint32_t reclaimed;  /* slots that came back to the successor */
+    uint64_t reclaim_ns; /* the last of them; 0: none yet */
 };
 
 struct gms_timeline {
@@ -34,6 +36,8 @@ struct gms_timeline {
 void gms_timeline_sign(struct gms_timeline *timeline, uint64_t incarnation, enum gms_fact fact, uint64_t now_ns);
 /* The writer is condemned: a takeover begins. */
 void gms_timeline_begin(struct gms_timeline *timeline, uint32_t engine, uint64_t incarnation, uint64_t now_ns);
+/* `slots` came back to incarnation `to`, on all ranks. */
+void gms_timeline_reclaimed(struct gms_timeline *timeline, uint64_t to, uint32_t slots, uint64_t now_ns);
 /* The newest takeover that has not ended in serving; NULL: none. */
 struct gms_takeover_record *gms_timeline_open(struct gms_timeline *timeline);
 

@@ -97,6 +97,12 @@ static void private_step_complete(struct kv_store *store, uint64_t token)
     kv->completed = token;
 }
 
+static bool private_returned(struct kv_store *store, uint32_t *ret_slot)
+{
+    (void)store, (void)ret_slot;
+    return false;
+}
+
 static void private_progress(struct kv_store *store)
 {
     (void)store;
@@ -117,6 +123,7 @@ static const struct kv_backend private_backend = {
     .release = private_release,
     .step_begin = private_step_begin,
     .step_complete = private_step_complete,
+    .returned = private_returned,
     .progress = private_progress,
     .close = private_close,
 };

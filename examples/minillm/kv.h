@@ -12,6 +12,7 @@
 #ifndef MINILLM_KV_H
 #define MINILLM_KV_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -60,6 +61,8 @@ struct kv_backend {
     enum kv_status (*release)(struct kv_store *store, uint32_t slot, uint64_t generation, uint64_t token);
     uint64_t (*step_begin)(struct kv_store *store);
     void (*step_complete)(struct kv_store *store, uint64_t token);
+    /* A slot that could not be used until now and can be from here on; false: none. */
+    bool (*returned)(struct kv_store *store, uint32_t *ret_slot);
     void (*progress)(struct kv_store *store);
     void (*close)(struct kv_store *store); /* frees what the backend owns, `context` included */
 };

@@ -56,6 +56,11 @@ static void step_complete(struct kv_store *store, uint64_t token)
     gms_step_complete(((struct kv_gms *)store->context)->session, token);
 }
 
+static bool returned(struct kv_store *store, uint32_t *ret_slot)
+{
+    return gms_returned_next(((struct kv_gms *)store->context)->pool, ret_slot) == GMS_OK;
+}
+
 static void progress(struct kv_store *store)
 {
     gms_progress(((struct kv_gms *)store->context)->session);
@@ -73,6 +78,7 @@ static const struct kv_backend backend = {
     .release = release,
     .step_begin = step_begin,
     .step_complete = step_complete,
+    .returned = returned,
     .progress = progress,
     .close = close_store,
 };

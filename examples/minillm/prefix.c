@@ -178,6 +178,16 @@ bool prefix_exclude(struct prefix *p, uint32_t slot)
     return true;
 }
 
+bool prefix_include(struct prefix *p, uint32_t slot)
+{
+    if (slot >= p->slot_count || p->slots[slot].use != USE_EXCLUDED)
+        return false;
+    p->counts.excluded--;
+    p->slots[slot].use = USE_FREE;
+    free_append(p, slot);
+    return true;
+}
+
 static bool make_cached(struct prefix *p, uint32_t slot, const struct block_hash *hash)
 {
     uint32_t place = probe(p, hash);

@@ -38,6 +38,8 @@ void prefix_close(struct prefix *prefix);
 /* Before the first allocation: takes a free slot out of use, or makes it a cached block without references. A second
  * block with the same hash, or a slot that is not free, is refused (false). Blocks adopted first are evicted first. */
 bool prefix_exclude(struct prefix *prefix, uint32_t slot);
+/* The slot that was taken out of use is free again, behind all others; false: it was not excluded. At any time. */
+bool prefix_include(struct prefix *prefix, uint32_t slot);
 bool prefix_adopt(struct prefix *prefix, uint32_t slot, const struct block_hash *hash);
 
 /* The slot of a cached block, or PREFIX_NONE. */

@@ -92,7 +92,7 @@ struct scheduler *scheduler_open(const struct scheduler_options *options, struct
     struct prefix_counts counts = prefix_count(prefix);
     s->usable = counts.free + counts.cached;
     /* Every usable slot can wait for its release at most once. */
-    s->release_capacity = s->usable + 1;
+    s->release_capacity = s->usable + counts.excluded + 1;
     s->releases = calloc(s->release_capacity, sizeof *s->releases);
     uint32_t rows = options->chunk_tokens > options->max_batch ? options->chunk_tokens : options->max_batch;
     s->full_capacity = rows;
@@ -417,6 +417,14 @@ void scheduler_finish(struct scheduler *s, const float *logits)
             retire(s, q);
         }
     }
+}
+
+bool scheduler_include(struct scheduler *s, uint32_t slot)
+{
+    if (!prefix_include(s->prefix, slot))
+        return false;
+    s->usable++;
+    return true;
 }
 
 struct scheduler_stats scheduler_get_stats(const struct scheduler *s)

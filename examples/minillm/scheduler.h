@@ -75,6 +75,9 @@ enum scheduler_outcome scheduler_plan(struct scheduler *scheduler, struct plan *
 /* `logits` as step_execute gave them for that plan. Tells the sink. */
 void scheduler_finish(struct scheduler *scheduler, const float *logits);
 
+/* A slot that was excluded may be used from here on; false: it was not excluded. */
+bool scheduler_include(struct scheduler *scheduler, uint32_t slot);
+
 struct scheduler_stats scheduler_get_stats(const struct scheduler *scheduler);
 
 #endif

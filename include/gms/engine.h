@@ -330,6 +330,15 @@ GMS_API gms_status gms_slot_release(gms_pool *pool, uint32_t slot, uint64_t gene
 
 GMS_API enum gms_slot_state gms_slot_state(const gms_pool *pool, uint32_t slot, uint64_t *ret_generation);
 
+/*
+ * Slots that were in quarantine when this engine adopted, because a dead engine might still write them, come back while
+ * it serves. Gives one that is idle on every rank now and was not given before; NOT_FOUND: none at present. Only such a
+ * slot may be added to the free list: a word that says IDLE on this rank alone may not do so on others yet. To be asked
+ * on the rank that chooses slots, each time gms_wait_promotion was called because gms_event_fd was readable; one
+ * thread, the session's. The others need not ask.
+ */
+GMS_API gms_status gms_returned_next(gms_pool *pool, uint32_t *ret_slot);
+
 /* Finds a sealed block by hash. Validates the record against its slot words before answering (invariant 2). */
 GMS_API gms_status gms_lookup(gms_session *session, const uint8_t hash[GMS_BLOCK_HASH_BYTES],
                               struct gms_block *ret_block);

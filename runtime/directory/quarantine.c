@@ -219,11 +219,12 @@ void gms_quarantine_begin(const struct gms_quarantine *quarantine, struct gms_di
     }
 }
 
-void gms_quarantine_distrust(struct gms_quarantine *quarantine, const struct gms_directory *directory)
+void gms_quarantine_distrust(struct gms_quarantine *quarantine, const struct gms_directory *directory, bool written)
 {
     for (uint32_t slot = 0; slot < quarantine->slot_count && slot < directory->slot_count; slot++) {
         const enum gms_slot_state state = gms_slot_word_state(gms_directory_word(directory, slot));
-        if (state != GMS_SLOT_IDLE && state != GMS_SLOT_SEALED && state != GMS_SLOT_RETIRED)
+        if (state == GMS_SLOT_QUARANTINED ||
+            (written && state != GMS_SLOT_IDLE && state != GMS_SLOT_SEALED && state != GMS_SLOT_RETIRED))
             gms_quarantine_suspect(quarantine, slot, UINT32_C(1) << GMS_QUARANTINE_UNKNOWN);
     }
 }

@@ -51,17 +51,17 @@ uint64_t gms_quarantine_stamp(const struct gms_quarantine *quarantine, uint32_t 
 
 /*
  * After gms_directory_classify of `source` into `into`: what the source had leased or released, or left damaged, is
- * suspected of it (`place`) from now on; earlier suspects stay; what is free or adoptable is suspected of nobody. `index`
- * is the one that classify used. `into` NULL: the successor does not have the pool, only suspects are noted. `source`
- * NULL: what is suspected of anybody is put in quarantine in `into`.
+ * suspected of it (`place`) from now on; earlier suspects stay; what is free or adoptable is suspected of nobody.
+ * `index` is the one that classify used. `into` NULL: the successor does not have the pool, only suspects are noted.
+ * `source` NULL: what is suspected of anybody is put in quarantine in `into`.
  */
 void gms_quarantine_classified(struct gms_quarantine *quarantine, const struct gms_directory_index *index,
                                const struct gms_directory *source, struct gms_directory *into, uint32_t place);
 /* A directory that nothing was classified into yet: what is suspected of anybody is in quarantine there. */
 void gms_quarantine_begin(const struct gms_quarantine *quarantine, struct gms_directory *into);
-/* Nobody knows any more who wrote what: what the directory has leased, released or in quarantine is suspected of
- * somebody unknown, for good. */
-void gms_quarantine_distrust(struct gms_quarantine *quarantine, const struct gms_directory *directory);
+/* Nobody knows any more who wrote what: what the directory has in quarantine and, with `written`, leased or released,
+ * is suspected of somebody unknown, for good. */
+void gms_quarantine_distrust(struct gms_quarantine *quarantine, const struct gms_directory *directory, bool written);
 
 /* ------------------------------------------------------------------------------------------- reclaim ---------- */
 
@@ -79,7 +79,8 @@ uint32_t gms_quarantine_stamp_all(struct gms_quarantine *quarantine, const struc
 /* May this rank not return the slot now? (Not in quarantine, no stamp that counts, or a suspect that is not chosen.) */
 bool gms_quarantine_holds_back(const struct gms_quarantine *quarantine, const struct gms_directory *directory,
                                const struct gms_quarantine_pass *pass, uint32_t slot);
-/* QUARANTINED to IDLE, then suspected of nobody. False: it was not in quarantine. *ret_suspects: who it was because of. */
+/* QUARANTINED to IDLE, then suspected of nobody. False: it was not in quarantine. *ret_suspects: who it was because of.
+ */
 bool gms_quarantine_return(struct gms_quarantine *quarantine, struct gms_directory *directory, uint32_t slot,
                            uint32_t *ret_suspects);
 /* Those suspects are quiet: no slot is suspected of them any more. */

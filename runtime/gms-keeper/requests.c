@@ -351,6 +351,7 @@ bool server_request(struct server *server, struct server_client *client, struct 
     case GMS_MESSAGE_TRANSFER_STALLED:
     case GMS_MESSAGE_STATUS_REPLY:
     case GMS_MESSAGE_TAKEOVER:
+    case GMS_MESSAGE_RECLAIMED:
     case GMS_MESSAGE_COPY:
     case GMS_MESSAGE_KEEPER_REPLY:
     default:

@@ -139,6 +139,9 @@ static bool file_message(struct gms_session *session, const struct gms_message *
     case GMS_MESSAGE_TRANSFER_RESULT:
         file_transfer(session, message);
         return true;
+    case GMS_MESSAGE_RECLAIMED:
+        gms_returned_file(session, message);
+        return true;
     case GMS_MESSAGE_TRANSFER_STALLED: /* the coordinator has logged it; the transfer goes on */
         return true;
     case GMS_MESSAGE_HELLO:

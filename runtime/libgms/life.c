@@ -146,7 +146,8 @@ gms_status gms_adopt(gms_session *session, struct gms_adoption *ret_adoption, st
     if (session->adopted)
         return gms_fail(ret_error, GMS_E_REFUSED, "adopted already, under epoch %" PRIu64, session->promotion.epoch);
     struct gms_adoption adoption = {0};
-    if (session->promotion.source != 0)
+    status = gms_returned_create(session, ret_error);
+    if (status == GMS_OK && session->promotion.source != 0)
         status = gms_verify_adoption(session, &adoption, ret_error);
     if (status != GMS_OK)
         return status;
@@ -165,6 +166,7 @@ gms_status gms_adopt(gms_session *session, struct gms_adoption *ret_adoption, st
         if (session->directories[i] != NULL)
             session->directories[i]->geometry.epoch = session->promotion.epoch; /* what seals carry from here on */
     gms_blocks_fill(session);
+    gms_returned_begin(session);
     session->adopted = true;
     int closed = GMS_E_REFUSED;
     atomic_compare_exchange_strong(&session->gate, &closed, GMS_OK); /* a condemned one stays shut */

@@ -29,6 +29,7 @@ void gms_pool_free(struct gms_pool *pool)
     vmm->release(&pool->handle);
     gms_directory_close(&pool->directory);
     gms_manifest_clear(&pool->manifest);
+    free(pool->withheld);
     free(pool->tags);
     free(pool->pending);
     free(pool);

@@ -105,6 +105,9 @@ struct gms_pool {
     uint64_t *tags;              /* owned; by slot: under which tag the block index has it, 0: not */
     struct gms_pending *pending; /* owned; a ring */
     uint64_t pending_mask, pending_head, pending_count;
+    uint8_t *withheld, *returned; /* bit per slot: in quarantine when adopted; back since, and not handed on. Owned as
+                                     one by `withheld` */
+    uint32_t returned_count, returned_next;
 };
 
 /* ---------------------------------------------------------------------------------------- tags and regions --- */
@@ -263,6 +266,11 @@ void gms_blocks_fill(struct gms_session *session);
 void gms_blocks_insert(struct gms_session *session, uint32_t pool, uint32_t slot,
                        const uint8_t hash[GMS_BLOCK_HASH_BYTES]);
 void gms_blocks_remove(struct gms_session *session, uint32_t pool, uint32_t slot);
+
+/* returned.c: what comes back from quarantine */
+gms_status gms_returned_create(struct gms_session *session, struct gms_error *ret_error);
+void gms_returned_begin(struct gms_session *session); /* adopted just now */
+void gms_returned_file(struct gms_session *session, const struct gms_message *message);
 
 /* verify.c: the successor's own look at what it is about to adopt. */
 gms_status gms_verify_adoption(struct gms_session *session, struct gms_adoption *ret_found,

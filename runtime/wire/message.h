@@ -56,6 +56,8 @@ struct gms_bytes {
  * status, rank, text and the outcome's numbers; fds: pool memory, directory (allocate) PROMOTE, SERVING, CONDEMNED,
  * TRANSFER_RESULT, TRANSFER_STALLED, STATUS_REPLY(json) keeper (both ways) KEEPER_WORLD, KEEPER_PUT, KEEPER_GET,
  * KEEPER_LIST, KEEPER_DROP, KEEPER_MIRROR, KEEPER_REPLY
+ *   RECLAIMED    coordinator -> engine rank: slots of a pool that were in quarantine and are idle again on every rank;
+ *                bit i of the bitmap is slot first + i
  *   COPY         coordinator -> gms-exec: one of the descriptors that the rank leaves with the keeper (enum
  *                gms_copy_kind). The whole list is sent as BEGIN, PUT..., END; what it does not name is forgotten then
  *   KEEPER_REFILL gms-exec -> a keeper that is new, without a token: kept if nothing has that name, and only until the
@@ -86,6 +88,7 @@ enum gms_message_type {
     GMS_MESSAGE_TAKEOVER = 22,
     GMS_MESSAGE_SHUTDOWN = 23,
     GMS_MESSAGE_COPY = 24,
+    GMS_MESSAGE_RECLAIMED = 25,
     GMS_MESSAGE_KEEPER_WORLD = 40,
     GMS_MESSAGE_KEEPER_PUT = 41,
     GMS_MESSAGE_KEEPER_GET = 42,
@@ -178,6 +181,11 @@ struct gms_message {
             int32_t first_failed;
             struct gms_bytes failed_bitmap, text;
         } transfer_result; /* RESULT, STALLED */
+        struct {
+            uint64_t incarnation;
+            uint32_t pool, first, slots;
+            struct gms_bytes bitmap; /* (slots + 7) / 8 bytes */
+        } reclaimed;
         struct {
             struct gms_bytes json;
         } status_reply;

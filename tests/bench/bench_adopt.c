@@ -83,7 +83,7 @@ static void adopt(struct gms_pools *pools, struct gms_round *round, uint64_t suc
     MPI_Barrier(MPI_COMM_WORLD);
     double cpu_begin_ms = cpu_ms();
     uint64_t begin_ns = gms_clock_ns();
-    check(gms_pools_classify(pools, SOURCE, successor, false, &classified, &error), &error);
+    check(gms_pools_classify(pools, SOURCE, successor, false, 0, &classified, &error), &error);
     double classify_ms = slowest_ms(begin_ns);
     MPI_Barrier(MPI_COMM_WORLD);
     begin_ns = gms_clock_ns();

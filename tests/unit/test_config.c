@@ -25,6 +25,11 @@ static void test_defaults(void **state)
     assert_int_equal(config.fence_report_ns, 2 * GMS_NS_PER_S);
     assert_int_equal(config.transfer_stall_ns, 5 * GMS_NS_PER_S);
     assert_int_equal(config.reattach_ns, 5 * GMS_NS_PER_S);
+    assert_int_equal(config.reclaim_policy, GMS_POLICY_GPU_PROOF);
+    assert_int_equal(config.reclaim_provider, GMS_PROVIDER_AUTO);
+    assert_int_equal(config.reclaim_grace_ns, 5 * GMS_NS_PER_S);
+    assert_int_equal(config.reclaim_step, 1024);
+    assert_int_equal(config.reclaim_page_pause_ns, 0);
     assert_int_equal(config.environment_bytes, 0);
     assert_int_equal(config.command_bytes, 0);
     assert_int_equal(config.on_serving_bytes, 0);
@@ -38,6 +43,8 @@ static void test_every_setting(void **state)
         .more = "kv : { verify = \"none\"; };\n"
                 "timeouts : { operation = \"3s\"; round = \"250ms\"; heartbeat = \"1min\"; fence_report = \"20ms\";"
                 " transfer_stall = \"7s\"; reattach = \"9s\"; };\n"
+                "reclaim : { policy = \"process-death-timeout\"; provider = \"procmap\"; grace = \"90ms\"; step = 7;"
+                " page_pause = \"2ms\"; };\n"
                 "environment : { set = ( \"A=1\", \"B=\", \"C=x=y\" ); };\n"
                 "engine : { command = [ \"prog\", \"\", \"a b\" ]; containment = \"subreaper\"; };\n"
                 "hooks : { on_serving = ( \"/bin/true\", \"now\" ); };\n"}));
@@ -50,6 +57,11 @@ static void test_every_setting(void **state)
     assert_int_equal(config.fence_report_ns, 20 * GMS_NS_PER_MS);
     assert_int_equal(config.transfer_stall_ns, 7 * GMS_NS_PER_S);
     assert_int_equal(config.reattach_ns, 9 * GMS_NS_PER_S);
+    assert_int_equal(config.reclaim_policy, GMS_POLICY_PROCESS_DEATH_TIMEOUT);
+    assert_int_equal(config.reclaim_provider, GMS_PROVIDER_PROCMAP);
+    assert_int_equal(config.reclaim_grace_ns, 90 * GMS_NS_PER_MS);
+    assert_int_equal(config.reclaim_step, 7);
+    assert_int_equal(config.reclaim_page_pause_ns, 2 * GMS_NS_PER_MS);
     assert_int_equal(config.containment, GMS_CONTAINMENT_SUBREAPER);
     assert_int_equal(config.environment_bytes, sizeof("A=1\0B=\0C=x=y"));
     assert_memory_equal(config.environment, "A=1\0B=\0C=x=y", sizeof("A=1\0B=\0C=x=y"));
@@ -221,6 +233,9 @@ static const struct {
     {"environment.ranks[].rank", "environment : { ranks = ( { rank = @; set = (); } ); };", true},
     {"environment.port_first", "environment : { port_first = @; };", true},
     {"environment.port_count", "environment : { port_count = @; };", true},
+    {"reclaim.grace", "reclaim : { grace = @; };", false},
+    {"reclaim.step", "reclaim : { step = @; };", true},
+    {"reclaim.page_pause", "reclaim : { page_pause = @; };", false},
 };
 enum { NUMERIC = sizeof(numeric) / sizeof(numeric[0]) };
 
