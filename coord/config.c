@@ -665,10 +665,7 @@ static void fill_missing(struct reading *reading, const config_t *parsed, uint64
                                row->kind == END ? "; the last line must be `complete = true;`, this file may have been "
                                                   "cut short"
                                                 : "");
-        else if (row->initial &&
-                 !(row->kind == INTEGER
-                       ? take_number(row, reading->config, strtoull(row->initial, NULL, 10), row->initial, &error)
-                       : take_text(row, reading->config, row->initial, &error)))
+        else if (row->initial && !take_text(row, reading->config, row->initial, &error))
             gms_config_problem(&reading->problems, reading->name, 0, "default of %s: %s", row->name, error.text);
     }
 }

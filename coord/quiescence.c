@@ -64,20 +64,41 @@ bool gms_cohort_ended(const struct gms_cohort *cohort, bool *ret_never, char ret
 
 /* ------------------------------------------------------------------------------------------------- holders ---- */
 
-/* Field 4 of stat, behind the command's closing parenthesis; 0: unknown. */
-static pid_t parent_of(pid_t pid)
+/* Fields 4 and 22 of stat, counted from behind the command's closing parenthesis. False: it is gone, or unreadable. */
+static bool stat_of(pid_t pid, pid_t *ret_parent, uint64_t *ret_started)
 {
-    char path[64], text[512];
+    char path[64], text[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     FILE *stream = fopen(path, "re");
     if (stream == NULL)
-        return 0;
+        return false;
     size_t got = fread(text, 1, sizeof text - 1, stream);
     fclose(stream);
     text[got] = '\0';
     const char *rest = strrchr(text, ')');
     int parent = 0;
-    return rest != NULL && sscanf(rest + 1, " %*c %d", &parent) == 1 && parent > 0 ? parent : 0;
+    unsigned long long started = 0;
+    if (rest == NULL ||
+        sscanf(rest + 1, " %*c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &parent,
+               &started) != 2)
+        return false;
+    *ret_parent = parent;
+    *ret_started = started;
+    return true;
+}
+
+static pid_t parent_of(pid_t pid)
+{
+    pid_t parent = 0;
+    uint64_t started;
+    return stat_of(pid, &parent, &started) && parent > 0 ? parent : 0;
+}
+
+uint64_t gms_process_started(pid_t pid)
+{
+    pid_t parent;
+    uint64_t started = 0;
+    return stat_of(pid, &parent, &started) ? started : 0;
 }
 
 static ino_t namespace_of(pid_t pid)
@@ -133,16 +154,17 @@ static bool has_descriptor(pid_t pid, const struct gms_cohort *cohort)
     return found;
 }
 
-/* A process of our own user that does not let itself be looked at. Another user's cannot have been given the memory:
- * run directory and sockets are ours alone. */
-static bool hides(pid_t pid)
+/* A process of our own user that does not let itself be looked at, and is younger than the deployment. An older one has
+ * inherited nothing of it; another user's cannot have been given the memory, run directory and sockets are ours alone.
+ */
+static bool hides(const struct gms_cohort *cohort, pid_t pid)
 {
     char path[64], line[128];
     unsigned int uid = 0;
     bool ours = false;
     snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd >= 0 || errno == ENOENT || errno == ESRCH) {
+    if (fd >= 0 || errno == ENOENT || errno == ESRCH || gms_process_started(pid) < cohort->since) {
         gms_fd_close(&fd);
         return false;
     }
@@ -171,7 +193,7 @@ pid_t gms_cohort_holder(const struct gms_cohort *cohort, char ret_reason[GMS_QUI
         if (pid <= 0 || pid == getpid() || is_among(cohort->ours, cohort->ours_count, pid))
             continue;
         const bool maps = gms_maps_has(pid, cohort->memory, cohort->memory_count, GMS_MAPS_ANY);
-        if (!maps && !has_descriptor(pid, cohort) && !hides(pid))
+        if (!maps && !has_descriptor(pid, cohort) && !hides(cohort, pid))
             continue;
         if (is_living(cohort, pid))
             continue;

@@ -39,6 +39,8 @@ struct gms_cohort {
     size_t ours_count;
     pid_t living[GMS_MAX_ENGINES * 2];
     size_t living_count;
+    uint64_t since; /* when the oldest of keeper and coordinator started, in the kernel's ticks: what is older than that
+                       has inherited nothing */
 };
 void gms_cohort_close(struct gms_cohort *cohort);
 
@@ -68,6 +70,8 @@ bool gms_cohort_ended(const struct gms_cohort *cohort, bool *ret_never, char ret
 /* A process outside `ours` and `living` that maps the cohort's memory or has a descriptor of it; 0: none. Walks /proc.
  */
 pid_t gms_cohort_holder(const struct gms_cohort *cohort, char ret_reason[GMS_QUIESCENCE_REASON_BYTES]);
+/* When a process started, in clock ticks after boot; 0: gone, or unreadable. */
+uint64_t gms_process_started(pid_t pid);
 /* Is CUDA MPS in use: CUDA_MPS_PIPE_DIRECTORY in this process or in that of `pidfd` (-1: none), or a server running
  * here? Under MPS no death is a proof (V33). Words for it in `ret_reason` when so. */
 bool gms_mps_in_use(int pidfd, char ret_reason[GMS_QUIESCENCE_REASON_BYTES]);

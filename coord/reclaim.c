@@ -83,10 +83,13 @@ static gms_status map_memory(struct gms_reclaim_memory *memory, struct gms_error
         if (status != GMS_OK)
             break;
         memory->pools[index].directory_fd = -1;
+        gms_fd_close(&memory->pools[index].directory.fd); /* the mapping is what is wanted */
         status = gms_quarantine_open(memory->pools[index].quarantine_fd, index, memory->pools[index].slot_count,
                                      &memory->pools[index].quarantine, ret_error);
-        if (status == GMS_OK)
-            memory->pools[index].quarantine_fd = -1;
+        if (status != GMS_OK)
+            break;
+        memory->pools[index].quarantine_fd = -1;
+        gms_fd_close(&memory->pools[index].quarantine.fd);
     }
     memory->mapped = memory->mapped || status == GMS_OK;
     return status;
@@ -246,12 +249,26 @@ static void done(struct gms_job *base)
         gms_daemon_run_events(reclaim->daemon);
 }
 
+/* Out of memory or descriptors: that may pass, and nobody waits for it but pages. */
+static void try_again(struct gms_reclaim *reclaim, const struct gms_action *action)
+{
+    const struct timeval pause = {.tv_usec = 100 * 1000};
+    if (reclaim->deferred.reclaim.step != action->reclaim.step)
+        gms_log(GMS_LOG_WARNING, "no memory or descriptors to return pages; tried again until there is");
+    reclaim->deferred = *action;
+    memmove(reclaim->deferred_bitmap, action->reclaim.bitmap, sizeof reclaim->deferred_bitmap);
+    reclaim->deferred.reclaim.bitmap = reclaim->deferred_bitmap;
+    event_add(reclaim->retry, &pause);
+}
+
 static void submit(struct gms_reclaim *reclaim, const struct gms_action *action)
 {
     struct gms_reclaim_memory *memory = take_memory(reclaim, action->reclaim.owner);
     struct job *job = memory != NULL ? calloc(1, sizeof *job) : NULL;
-    if (job == NULL)
-        gms_daemon_leave(reclaim->daemon, GMS_E_NO_MEMORY, "no memory or descriptors to return pages");
+    if (job == NULL) {
+        try_again(reclaim, action);
+        return;
+    }
     job->base.run = run;
     job->base.done = done;
     job->reclaim = reclaim;
@@ -271,6 +288,17 @@ static void submit(struct gms_reclaim *reclaim, const struct gms_action *action)
             job->incarnations[place] = suspect.incarnation;
     }
     gms_worker_submit(reclaim->worker, &job->base);
+}
+
+static void on_retry(evutil_socket_t fd, short what, void *context)
+{
+    struct gms_reclaim *reclaim = context;
+    struct gms_core_reclaim_view view;
+    (void)fd;
+    (void)what;
+    gms_core_look_reclaim(reclaim->daemon->core, &view);
+    if (view.step == reclaim->deferred.reclaim.step)
+        submit(reclaim, &reclaim->deferred);
 }
 
 /* ------------------------------------------------------------------------------------------------- telling ---- */
@@ -413,6 +441,8 @@ gms_status gms_reclaim_open(struct gms_daemon *daemon, struct gms_reclaim **ret_
         return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for reclaim");
     reclaim->daemon = daemon;
     gms_status status = gms_worker_open(daemon->base, &reclaim->worker, ret_error);
+    if (status == GMS_OK && (reclaim->retry = evtimer_new(daemon->base, on_retry, reclaim)) == NULL)
+        status = gms_fail(ret_error, GMS_E_SYSTEM, "the event loop refused a timer");
     if (status == GMS_OK)
         status = gms_reclaim_ask_open(reclaim, ret_error);
     if (status != GMS_OK) {
@@ -430,6 +460,8 @@ void gms_reclaim_close(struct gms_reclaim *reclaim)
         return;
     gms_worker_close(reclaim->worker);
     gms_reclaim_ask_close(reclaim);
+    if (reclaim->retry != NULL)
+        event_free(reclaim->retry);
     release(reclaim->memory);
     free(reclaim);
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
@@ -38,6 +39,10 @@ static void surroundings(struct gms_daemon *daemon, struct gms_cohort *cohort)
     if (daemon->options.keeper->fd >= 0 &&
         getsockopt(daemon->options.keeper->fd, SOL_SOCKET, SO_PEERCRED, &keeper, &bytes) == 0)
         add_ours(cohort, keeper.pid);
+    else
+        keeper.pid = getpid();
+    const uint64_t own = gms_process_started(getpid()), its = gms_process_started(keeper.pid);
+    cohort->since = its != 0 && its < own ? its : own;
     for (struct gms_client *client = gms_sessions_next(daemon->sessions, NULL); client != NULL;
          client = gms_sessions_next(daemon->sessions, client))
         if (client->role == GMS_CLIENT_EXEC)
@@ -178,11 +183,12 @@ static void done(struct gms_job *base)
         gms_daemon_run_events(reclaim->daemon);
 }
 
-static void send_out(struct gms_reclaim *reclaim, enum errand errand, uint64_t incarnation, uint64_t step)
+/* False: no memory. */
+static bool send_out(struct gms_reclaim *reclaim, enum errand errand, uint64_t incarnation, uint64_t step)
 {
     struct errand_job *job = calloc(1, sizeof *job);
     if (job == NULL)
-        gms_daemon_leave(reclaim->daemon, GMS_E_NO_MEMORY, "no memory for a question");
+        return false;
     job->base.run = run;
     job->base.done = done;
     job->reclaim = reclaim;
@@ -195,6 +201,7 @@ static void send_out(struct gms_reclaim *reclaim, enum errand errand, uint64_t i
     else
         look_at(reclaim, incarnation, &job->cohort);
     gms_worker_submit(reclaim->worker, &job->base);
+    return true;
 }
 
 /* ------------------------------------------------------------------------------------------------- questions -- */
@@ -209,8 +216,8 @@ static void on_due(evutil_socket_t fd, short what, void *context)
         struct gms_reclaim_question *question = &reclaim->questions[i];
         if (question->incarnation == 0 || question->under_way || question->due_ns > now_ns)
             continue;
-        question->under_way = true;
-        send_out(reclaim, ASK, question->incarnation, question->step);
+        question->under_way = send_out(reclaim, ASK, question->incarnation, question->step);
+        question->due_ns = now_ns + longest_pause_ns; /* of no use but when there was no memory */
     }
     set_timer(reclaim);
 }
@@ -235,14 +242,15 @@ void gms_reclaim_ask_nobody(struct gms_reclaim *reclaim)
 
 void gms_reclaim_witness(struct gms_reclaim *reclaim, uint64_t incarnation)
 {
-    if (reclaim->provider->witness != NULL)
-        send_out(reclaim, WITNESS, incarnation, 0);
+    if (reclaim->provider->witness != NULL && !send_out(reclaim, WITNESS, incarnation, 0))
+        gms_log(GMS_LOG_ERROR, "no memory to have a look at incarnation %llu while it lives",
+                (unsigned long long)incarnation);
 }
 
 void gms_reclaim_provider_forget(struct gms_reclaim *reclaim, uint64_t incarnation)
 {
     if (reclaim->provider->forget != NULL)
-        send_out(reclaim, FORGET, incarnation, 0);
+        (void)send_out(reclaim, FORGET, incarnation, 0);
 }
 
 /* ------------------------------------------------------------------------------------------------- open ------- */

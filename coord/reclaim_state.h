@@ -39,7 +39,9 @@ struct gms_reclaim {
     const struct gms_quiescence_provider *provider;
     void *provider_context;
     struct gms_reclaim_memory *memory; /* of the pass's owner; NULL: none yet */
-    uint64_t step;                     /* of the last work or question */
+    struct event *retry;               /* of `deferred`, for which there was no memory */
+    struct gms_action deferred;
+    uint8_t deferred_bitmap[GMS_RECLAIM_SLOTS / 8];
     struct gms_reclaim_question questions[GMS_RECLAIM_SUSPECTS];
     struct event *again; /* the next question is due */
     struct gms_reclaim_status statuses[GMS_RECLAIM_STATUSES];

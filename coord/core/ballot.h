@@ -27,9 +27,9 @@ enum {
     GMS_PROPOSAL_FIELDS = 6,
     GMS_BALLOT_TRANSFERS = 4,
     GMS_BALLOT_VERSION = 2,
-    GMS_RECLAIM_SUSPECTS = 32,                      /* bits of a page's set of suspects */
-    GMS_RECLAIM_CROWD = GMS_RECLAIM_SUSPECTS - 1,   /* the place of those that have none of their own */
-    GMS_RECLAIM_SLOTS = 1024,                       /* pages of one step of reclaim, at most */
+    GMS_RECLAIM_SUSPECTS = 32,                    /* bits of a page's set of suspects */
+    GMS_RECLAIM_CROWD = GMS_RECLAIM_SUSPECTS - 1, /* the place of those that have none of their own */
+    GMS_RECLAIM_SLOTS = 1024,                     /* pages of one step of reclaim, at most */
 };
 
 enum gms_fact {
@@ -101,15 +101,15 @@ struct gms_ballot_transfer {
 };
 
 struct gms_ballot_reclaim {
-    uint64_t step;                               /* which one; 0: nothing is said */
-    uint64_t next;                               /* looking: the greatest of what the ranks would look at next */
-    uint16_t done;                               /* ranks that have done the step's work */
+    uint64_t step; /* which one; 0: nothing is said */
+    uint64_t next; /* looking: the greatest of what the ranks would look at next */
+    uint16_t done; /* ranks that have done the step's work */
     uint16_t reserved[3];
-    uint16_t quiet[GMS_RECLAIM_SUSPECTS];        /* ranks on which this suspect is quiet */
-    uint16_t best_effort[GMS_RECLAIM_SUSPECTS];  /* of them: by a policy that proves nothing */
-    uint16_t cannot_know[GMS_RECLAIM_SUSPECTS];  /* ranks that cannot know, for good */
+    uint16_t quiet[GMS_RECLAIM_SUSPECTS];            /* ranks on which this suspect is quiet */
+    uint16_t best_effort[GMS_RECLAIM_SUSPECTS];      /* of them: by a policy that proves nothing */
+    uint16_t cannot_know[GMS_RECLAIM_SUSPECTS];      /* ranks that cannot know, for good */
     uint16_t cannot_know_rank[GMS_RECLAIM_SUSPECTS]; /* the lowest of them; UINT16_MAX: none */
-    uint8_t blocked[GMS_RECLAIM_SLOTS / 8];      /* looking: pages that a rank holds back; OR */
+    uint8_t blocked[GMS_RECLAIM_SLOTS / 8];          /* looking: pages that a rank holds back; OR */
 };
 
 struct gms_ballot {

@@ -81,9 +81,9 @@ struct gms_core_options {
     uint64_t fence_report_ns;   /* a cohort not retired for this long is named, and again each time it passes */
     uint64_t reattach_ns;       /* after a restore: an engine rank that lives and has not re-attached for this long is
                                    named, and again each time it passes; 0: never */
-    uint32_t reclaim_slots;     /* pages of one step of reclaim, 1 to GMS_RECLAIM_SLOTS, equal on all ranks; 0: none is ever
-                                   reclaimed */
-    bool reclaim_inherits;      /* a dead owner's stamps count for its successor (process-death-timeout) */
+    uint32_t reclaim_slots; /* pages of one step of reclaim, 1 to GMS_RECLAIM_SLOTS, equal on all ranks; 0: none is ever
+                               reclaimed */
+    bool reclaim_inherits;  /* a dead owner's stamps count for its successor (process-death-timeout) */
 };
 
 /* ------------------------------------------------------------------------------------------------- events ----- */
@@ -103,10 +103,10 @@ enum gms_event_type {
     GMS_EVENT_BULK_DONE, /* result of GMS_ACTION_BULK */
     GMS_EVENT_TRANSFER_DISPATCH,
     GMS_EVENT_TRANSFER_END_PART,
-    GMS_EVENT_TRANSFER_WAIT, /* somebody waits for its end; answered when it has ended */
+    GMS_EVENT_TRANSFER_WAIT,  /* somebody waits for its end; answered when it has ended */
     GMS_EVENT_RECLAIM_DONE,   /* the work of a GMS_ACTION_RECLAIM is done: STAMP, LOOK, FREE or CLEAR */
     GMS_EVENT_RECLAIM_ANSWER, /* a provider's last word on a suspect (never NOT_YET) */
-    GMS_EVENT_SHUTDOWN,      /* planned stop of the coordinator job */
+    GMS_EVENT_SHUTDOWN,       /* planned stop of the coordinator job */
     GMS_EVENT_TYPE_COUNT,
 };
 
@@ -173,7 +173,8 @@ struct gms_event {
         } transfer_wait;
         struct {
             uint64_t step; /* of the action */
-            uint64_t next; /* LOOK: first page, from the end of the step on, that this rank does not hold back, or END */
+            uint64_t
+                next; /* LOOK: first page, from the end of the step on, that this rank does not hold back, or END */
             uint8_t blocked[GMS_RECLAIM_SLOTS / 8]; /* LOOK: pages of the step that it holds back */
             uint64_t suspect;                       /* ANSWER */
             enum gms_reclaim_answer answer;

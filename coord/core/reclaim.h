@@ -18,8 +18,8 @@
  * STAMPING: each rank stamps what is in quarantine in the owner's directory (the owner is who serves). PROVING: each
  * rank asks its provider about every pending suspect; answers that were asked for before are worth nothing. LOOKING:
  * the next step of pages (a `position`, at most GMS_RECLAIM_SLOTS of them): which of them does a rank hold back?
- * FREEING: those that no rank holds back go from QUARANTINED to IDLE. Only when all ranks have done so is the engine told
- * (GRANT). CLEARING: the chosen suspects are taken from all pages, then from the list.
+ * FREEING: those that no rank holds back go from QUARANTINED to IDLE. Only when all ranks have done so is the engine
+ * told (GRANT). CLEARING: the chosen suspects are taken from all pages, then from the list.
  *
  * A page is decided on by its bitmap, stored before any rank frees it; a repeated FREE finds nothing left to do. So a
  * crash at any point goes on from there. Under `inherits` (process-death-timeout) a dead owner's stamps count for its
@@ -61,7 +61,7 @@ struct gms_core_suspect {
 
 enum gms_reclaim_work {
     GMS_RECLAIM_STAMP,
-    GMS_RECLAIM_ASK,   /* about `suspect`, until there is an answer or the next work comes */
+    GMS_RECLAIM_ASK, /* about `suspect`, until there is an answer or the next work comes */
     GMS_RECLAIM_LOOK,
     GMS_RECLAIM_FREE,
     GMS_RECLAIM_CLEAR,
@@ -85,9 +85,9 @@ static inline uint32_t gms_reclaim_slot(uint64_t position)
 struct gms_core_reclaim {
     /* replicated */
     enum gms_reclaim_state state;
-    uint64_t step;    /* grows with every move; names work and votes */
-    uint64_t owner;   /* whose directory is worked on; 0 when resting */
-    uint32_t chosen;  /* bit per suspect that is quiet on all ranks and not cleared yet */
+    uint64_t step;   /* grows with every move; names work and votes */
+    uint64_t owner;  /* whose directory is worked on; 0 when resting */
+    uint32_t chosen; /* bit per suspect that is quiet on all ranks and not cleared yet */
     uint64_t position, next;
     uint8_t free[GMS_RECLAIM_SLOTS / 8]; /* FREEING */
     struct gms_core_suspect suspects[GMS_RECLAIM_SUSPECTS];

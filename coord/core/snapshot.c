@@ -252,8 +252,8 @@ static void walk_reclaim(struct walk *walk, struct gms_core_reclaim *reclaim)
         U32(walk, suspect->engine, GMS_MAX_ENGINES);
         suspect->verdict =
             (enum gms_reclaim_answer)number(walk, (uint64_t)suspect->verdict, 4, GMS_RECLAIM_ANSWER_COUNT);
-        if ((reclaim->chosen >> i & 1) != (suspect->verdict == GMS_RECLAIM_QUIET ||
-                                           suspect->verdict == GMS_RECLAIM_BEST_EFFORT))
+        if ((reclaim->chosen >> i & 1) !=
+            (suspect->verdict == GMS_RECLAIM_QUIET || suspect->verdict == GMS_RECLAIM_BEST_EFFORT))
             walk->bad = true;
     }
     if ((reclaim->state == GMS_RECLAIM_RESTING) != !reclaim->owner)

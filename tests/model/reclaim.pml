@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reclaim, the rule of design.md 4.7 (not built in C yet): pages that a dead engine left in quarantine are stamped on
- * all ranks, then freed when every suspect is proven quiet on every rank. Two phases, two collective decisions:
+ * Reclaim: pages that a dead engine left in quarantine are stamped on all ranks, then freed when every suspect is proven quiet on every rank. Two phases, two collective decisions:
  *
  *   IN_USE --owner dies--> QUARANTINED --asked--> STAMPING --stamped and stored on all--> STAMPED --proof on all--> IN_USE
  *                               ^                    |  owner dies, or round 0                |     (of the new owner)

@@ -82,7 +82,7 @@ static void one_slot_short(uint32_t small)
     for (uint32_t rank = 0; rank < RANKS; rank++) {
         assert_int_equal(cluster_number(&cluster, rank, "used_bytes"), (CAPACITY_KIB - 4) * 1024);
         assert_int_equal(cluster_number(&cluster, rank, "descriptors"),
-                         descriptors[rank] + 4); /* memory, directory; copies */
+                         descriptors[rank] + 6); /* memory, directory, suspects; copies */
     }
     engine_go(&engine, GATE_END);
     assert_true(engine_wait_end(&engine, HARNESS_DEADLINE_MS));

@@ -24,7 +24,7 @@
 #include "harness.h"
 #include "wire/channel.h"
 
-enum { RANKS = 2, LIMIT = 64, CLIENTS = 40, ROUNDS = 3, AT_SERVING = 1, GATE_END = 1, INHERITED = 1100 };
+enum { RANKS = 2, LIMIT = 72, CLIENTS = 40, ROUNDS = 3, AT_SERVING = 1, GATE_END = 1, INHERITED = 1100 };
 enum { AT_PARKED = 1, AT_TAKEN_OVER = 2, AT_REFUSED = 3, GATE_MORE = 1, GATE_DONE = 2 };
 enum { VALUE_ADOPTED, VALUE_POOLS, VALUE_REFUSED };
 

@@ -150,8 +150,9 @@ static void free_pages(struct cluster *cluster, uint32_t rank, const struct gms_
             uint32_t writer = other_writer(memory, r, page, owner);
 
             if (writer)
-                cluster_fail(cluster, "rank %u frees page %u for incarnation %llu while incarnation %u may still write "
-                                      "it on rank %u",
+                cluster_fail(cluster,
+                             "rank %u frees page %u for incarnation %llu while incarnation %u may still write "
+                             "it on rank %u",
                              rank, page, (unsigned long long)action->reclaim.owner, writer, r);
         }
         memory->words[owner][rank][page] = MEMORY_FREE;
@@ -198,7 +199,8 @@ static void answer(struct cluster *cluster, uint32_t rank, uint32_t at)
     uint32_t place = cluster_place(cluster, suspect);
     struct gms_event event = {.type = GMS_EVENT_RECLAIM_ANSWER};
 
-    if (memory->asks[rank][at].answered || (!memory->cohorts[place][rank].quiet && !memory->cohorts[place][rank].unknowable))
+    if (memory->asks[rank][at].answered ||
+        (!memory->cohorts[place][rank].quiet && !memory->cohorts[place][rank].unknowable))
         return;
     memory->asks[rank][at].answered = true;
     event.reclaim.step = memory->asks[rank][at].step;

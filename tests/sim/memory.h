@@ -3,8 +3,8 @@
  * The KV pool of a cluster: what stands in the slot words of every directory, who is suspected of what, and, unknown to
  * the cores, who may really still write which page. It outlives coordinators as the keeper's memory does.
  *
- * Checked here: no page is freed while a dead writer may still write it on any rank; no engine is told of a page that is
- * not free on all ranks; no engine is given a page that somebody else may write.
+ * Checked here: no page is freed while a dead writer may still write it on any rank; no engine is told of a page that
+ * is not free on all ranks; no engine is given a page that somebody else may write.
  */
 #ifndef TESTS_SIM_MEMORY_H
 #define TESTS_SIM_MEMORY_H

@@ -225,8 +225,8 @@ static void test_an_answer_dies_with_the_owner_that_asked(void **state)
     cluster_free(c);
 }
 
-/* A page that is suspected of two comes back when both are quiet; the first one's end is carried out on all ranks before
- * its place may be given to another. */
+/* A page that is suspected of two comes back when both are quiet; the first one's end is carried out on all ranks
+ * before its place may be given to another. */
 static void test_a_page_with_two_suspects(void **state)
 {
     struct cluster *c = new_reclaiming(2, false);

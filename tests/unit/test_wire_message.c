@@ -54,7 +54,7 @@ static const struct shape shapes[] = {
     {GMS_MESSAGE_STATUS_REPLY, SIZE(status_reply), 0, {PLACE(status_reply.json)}, 1, 0},
     {GMS_MESSAGE_TAKEOVER, SIZE(takeover), 0, {0}, 0, 0},
     {GMS_MESSAGE_SHUTDOWN, SIZE(plain), 0, {0}, 0, 0},
-    {GMS_MESSAGE_RECLAIMED, SIZE(reclaimed), 0, {PLACE(reclaimed.bitmap)}, 1, 0},
+    {GMS_MESSAGE_RECLAIMED, SIZE(reclaimed), 4, {PLACE(reclaimed.bitmap)}, 1, 0},
     {GMS_MESSAGE_COPY, SIZE(copy), 4, {PLACE(copy.name), PLACE(copy.meta)}, 2, 1},
     {GMS_MESSAGE_KEEPER_REFILL, SIZE(keeper), 0, {PLACE(keeper.name), PLACE(keeper.meta)}, 2, 1},
     {GMS_MESSAGE_KEEPER_WORLD, SIZE(keeper), 0, {PLACE(keeper.name), PLACE(keeper.meta)}, 2, 1},
