@@ -18,13 +18,39 @@ static const struct gms_quiescence_provider *const providers[] = {
     &gms_quiescence_process_death,
 };
 
+static gms_status open_nobody(const struct gms_quiescence_options *options, void **ret_context,
+                              struct gms_error *ret_error)
+{
+    (void)options;
+    (void)ret_error;
+    *ret_context = NULL;
+    return GMS_OK;
+}
+
+static void close_nobody(void *context)
+{
+    (void)context;
+}
+
+static enum gms_reclaim_answer ask_nobody(void *context, const struct gms_cohort *cohort,
+                                          char ret_reason[GMS_QUIESCENCE_REASON_BYTES])
+{
+    (void)context;
+    (void)cohort;
+    snprintf(ret_reason, GMS_QUIESCENCE_REASON_BYTES, "there is no provider that could know it for this memory");
+    return GMS_RECLAIM_CANNOT_KNOW;
+}
+
+static const struct gms_quiescence_provider nobody = {
+    .name = "none", .open = open_nobody, .close = close_nobody, .ask = ask_nobody};
+
 const struct gms_quiescence_provider *gms_quiescence_find(const char *name, const char *memory)
 {
     for (size_t i = 0; i < sizeof providers / sizeof providers[0]; i++)
         if (name != NULL ? strcmp(providers[i]->name, name) == 0
                          : providers[i]->memory != NULL && strcmp(providers[i]->memory, memory) == 0)
             return providers[i];
-    return NULL;
+    return &nobody;
 }
 
 void gms_cohort_close(struct gms_cohort *cohort)

@@ -62,7 +62,7 @@ struct gms_quiescence_provider {
     void (*forget)(void *context, uint64_t incarnation); /* NULL: it remembers nothing */
 };
 
-/* The one of this name, or, NULL, the one that proves for `memory`. NULL: there is none. */
+/* The one of this name, or, NULL, the one that proves for `memory`; else "none", which never knows. Never NULL. */
 const struct gms_quiescence_provider *gms_quiescence_find(const char *name, const char *memory);
 
 /* Has every process of the container ended? Its reason when not, or when that cannot be known (*ret_never). */

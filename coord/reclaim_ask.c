@@ -57,7 +57,8 @@ static void surroundings(struct gms_daemon *daemon, struct gms_cohort *cohort)
         if (member->container.guardian_fd >= 0)
             add_living(cohort, gms_pidfd_pid(member->container.guardian_fd));
     }
-    for (uint32_t index = 0; index < GMS_MAX_POOLS; index++) {
+    /* Handles of device memory all look alike from outside: nothing is to be learnt from who holds one. */
+    for (uint32_t index = 0; index < GMS_MAX_POOLS && daemon->options.config->backend == GMS_MEMORY_HOST; index++) {
         struct gms_pool_view pool;
         if (gms_pools_look(daemon->pools, index, &pool) && pool.kind == GMS_POOL_KV &&
             gms_inode_of(pool.fd, &cohort->memory[cohort->memory_count]))
@@ -271,9 +272,7 @@ gms_status gms_reclaim_ask_open(struct gms_reclaim *reclaim, struct gms_error *r
     } else if (config->reclaim_provider == GMS_PROVIDER_PROCMAP) {
         name = "procmap";
     }
-    reclaim->provider = gms_quiescence_find(name, "host");
-    if (reclaim->provider == NULL)
-        return gms_fail(ret_error, GMS_E_UNSUPPORTED, "there is no provider of quiescence for this memory");
+    reclaim->provider = gms_quiescence_find(name, config->backend == GMS_MEMORY_HOST ? "host" : "cuda");
     const struct gms_quiescence_options options = {.grace_ns = config->reclaim_grace_ns};
     gms_status status = reclaim->provider->open(&options, &reclaim->provider_context, ret_error);
     if (status != GMS_OK) {
