@@ -93,7 +93,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     struct options *options = state->input;
     struct gms_error error;
-    uint32_t number;
+    uint32_t number = 0;
 
     switch (key) {
     case 'd':
