@@ -85,7 +85,7 @@ static bool parse_generate(const json_t *object, uint32_t vocabulary, uint32_t l
                            char *text)
 {
     m->operation = PROTOCOL_GENERATE;
-    json_int_t max_tokens, seed;
+    json_int_t max_tokens = 0, seed = 0;
     if (!take_id(object, m, text) || !take_integer(object, "max_tokens", 1, limit, 16, &max_tokens, text) ||
         !take_integer(object, "seed", 0, INT64_MAX, 0, &seed, text))
         return false;
@@ -116,7 +116,7 @@ static bool parse_arm(const json_t *object, uint32_t world_size, struct protocol
         enum drill_phase phase;
     } phases[] = {{"prefill", DRILL_PREFILL}, {"decode", DRILL_DECODE}, {"seal", DRILL_SEAL}};
     m->operation = PROTOCOL_ARM;
-    json_int_t rank, after;
+    json_int_t rank = 0, after = 0;
     const char *who = json_string_value(json_object_get(object, "rank"));
     if (who != NULL && strcmp(who, "all") == 0)
         rank = DRILL_EVERY_RANK;

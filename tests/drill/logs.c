@@ -297,7 +297,7 @@ gms_status drill_logs_check_overlap(const struct drill_logs *logs, struct gms_er
             const struct drill_log *a = &logs->items[i], *b = &logs->items[j];
             /* The spans are those of whole incarnations: one rank of the old engine that acts once more between two
              * acts of the new one is an overlap, whichever files the lines are in. */
-            uint64_t a_first, a_last, b_first, b_last;
+            uint64_t a_first = 0, a_last = 0, b_first = 0, b_last = 0;
             if (a->incarnation >= b->incarnation || !drill_logs_activity(logs, a->incarnation, &a_first, &a_last) ||
                 !drill_logs_activity(logs, b->incarnation, &b_first, &b_last))
                 continue;

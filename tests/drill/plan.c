@@ -110,7 +110,7 @@ gms_status drill_rank_parse(const char *text, int32_t *ret_rank, struct gms_erro
         *ret_rank = DRILL_RANK_ALL;
         return GMS_OK;
     }
-    uint64_t value;
+    uint64_t value = 0;
     gms_status status = drill_number_parse("rank", text, 0, DRILL_MAX_RANKS - 1, &value, NULL);
     if (status != GMS_OK)
         return gms_fail(ret_error, GMS_E_INVALID, "--rank %s: give a rank from 0 to %d, or all", text,
