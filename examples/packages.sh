@@ -10,6 +10,9 @@
 GMS_BUILD_PACKAGES="gcc libc6-dev cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libconfig-dev libevent-dev libjansson-dev libsqlite3-dev libxxhash-dev"
 GMS_TEST_PACKAGES="libcmocka-dev spin clang libclang-rt-dev clang-format cppcheck shellcheck codespell python3 strace procps util-linux faketime"
 
+# Tests that need one of these are skipped without it, and not every distribution has them.
+GMS_OPTIONAL_TEST_PACKAGES="chromium"
+
 gms_package_present() {
     case $1 in
     # The versioned runtime has no unversioned name on Debian 12.
@@ -21,6 +24,11 @@ gms_package_present() {
 gms_need_packages() {
     wanted=$GMS_BUILD_PACKAGES
     [ "$1" = tests ] && wanted="$wanted $GMS_TEST_PACKAGES"
+    if [ "$1" = tests ] && command -v apt-cache >/dev/null 2>&1; then
+        for package in $GMS_OPTIONAL_TEST_PACKAGES; do
+            apt-cache policy "$package" 2>/dev/null | grep -q 'Candidate: [0-9]' && wanted="$wanted $package"
+        done
+    fi
     missing=
     if command -v dpkg-query >/dev/null 2>&1; then
         for package in $wanted; do

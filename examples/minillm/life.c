@@ -292,6 +292,10 @@ int life_take_over(struct engine *e)
     status = gms_wake(e->gms->session, &error);
     if (status != GMS_OK)
         return failed("gms_wake", status, &error);
+    struct gms_tag_report tag;
+    for (uint32_t i = 0; gms_tag_report(e->gms->session, i, &tag) == GMS_OK; i++)
+        event_log("wake tag=%s bytes=%" PRIu64 " ns=%" PRIu64, tag.tag.name, tag.bytes, tag.wake_ns);
+    event_log("woken");
     step_done(e, WAKING_WOKEN);
     return 0;
 }

@@ -1,63 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "campaign.h"
 
-#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "options.h"
-#include "requests.h"
-#include "round.h"
-#include "scene.h"
-#include "strike.h"
 #include "verdict.h"
 
-enum {
-    KEPT_RESULTS = 64,
-    REQUESTS = 48 /* more than a prefix cache has room for, so that blocks are sealed and given back in every round */
-};
-
-struct director {
-    const struct drill_plan *plan;
-    struct drill_campaign *campaign;
-    FILE *progress;
-    uint64_t started_ns, random;
-    struct drill_scratch scratch;
-    struct drill_requests requests;
-    struct drill_control control;
-    struct drill_scene *scene; /* owned */
-    size_t kept;
-};
-
-__attribute__((format(printf, 2, 3))) static void say(const struct director *director, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    fprintf(director->progress, "[%6.1f s] ", (double)(gms_clock_ns() - director->started_ns) / 1e9);
-    vfprintf(director->progress, format, arguments);
-    fputc('\n', director->progress);
-    fflush(director->progress);
-    va_end(arguments);
-}
-
-static void could_not(struct director *director, const char *what, const struct gms_error *error)
-{
-    struct drill_campaign *campaign = director->campaign;
-    campaign->could_not_run = true;
-    snprintf(campaign->reason, sizeof campaign->reason, "%s: %.440s", what, error->text);
-    say(director, "%s", campaign->reason);
-}
-
-static uint64_t draw(struct director *director)
-{
-    uint64_t z = (director->random += UINT64_C(0x9e3779b97f4a7c15));
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
-static struct drill_round *next_round(struct drill_campaign *campaign)
+struct drill_round *drill_campaign_add(struct drill_campaign *campaign)
 {
     if (campaign->count == campaign->capacity) {
         size_t capacity = campaign->capacity * 2 + 32;
@@ -72,122 +23,54 @@ static struct drill_round *next_round(struct drill_campaign *campaign)
     return round;
 }
 
-/* False: no use in going on. */
-static bool run_row(struct director *director, const struct drill_fault *fault)
+/* Of several failovers (one drill may have them) the first speaks for the round; their gaps all count. */
+static void summarise(const struct drill_result *result, struct drill_summary *ret_summary)
 {
-    struct gms_error error;
-    uint64_t begun_ns = gms_clock_ns();
-    struct drill_round *round = next_round(director->campaign);
-    struct drill_result *result = calloc(1, sizeof *result);
-    if (round == NULL || result == NULL) {
-        free(result);
-        error = (struct gms_error){.text = "no memory"};
-        could_not(director, fault->name, &error);
-        return false;
+    struct drill_summary *sum = ret_summary;
+    memset(sum, 0, sizeof *sum);
+    const struct drill_failover *failover = &result->failovers[0];
+    sum->completed = result->failover_count > 0 && failover->completed;
+    for (int step = 0; step < DRILL_STEP_COUNT; step++)
+        sum->steps[step] =
+            sum->completed && failover->steps[step].known ? failover->steps[step].greatest_ns : INT64_MIN;
+    sum->first_token_ns = sum->completed && failover->first_token_ns >= 0 ? failover->first_token_ns : INT64_MIN;
+    sum->new_request_ns = sum->completed && failover->probe_done_ns >= 0 ? failover->probe_done_ns : INT64_MIN;
+    sum->gap_median_ns = sum->completed && failover->resumed_streams > 0 ? failover->gap_median_ns : INT64_MIN;
+    sum->gap_greatest_ns = sum->completed && failover->resumed_streams > 0 ? failover->gap_greatest_ns : INT64_MIN;
+    for (uint32_t i = 0; i < result->failover_count; i++) {
+        sum->resumed += result->failovers[i].resumed_streams;
+        sum->sealed += result->failovers[i].sealed_everywhere;
+        sum->adopted += result->failovers[i].adopted;
+        sum->quarantined += result->failovers[i].quarantined;
     }
-    round->fault = fault;
-    round->seed = draw(director);
-    if (drill_strike_missing(fault, director->plan, round->reason, sizeof round->reason)) {
-        round->word = DRILL_WORD_SKIPPED;
-        free(result);
-    } else if (drill_scene_ready(director->scene, fault, (uint32_t)(round->seed % director->plan->ranks), &error) !=
-               GMS_OK) {
-        round->word = error.status == GMS_E_PERMISSION ? DRILL_WORD_SKIPPED : DRILL_WORD_COULD_NOT_RUN;
-        snprintf(round->reason, sizeof round->reason, "the deployment was not ready: %.440s", error.text);
-        free(result);
-    } else {
-        drill_round_run(director->scene, fault, &director->requests, &director->control, round->seed, result);
-        round->word = result->unsupported         ? DRILL_WORD_SKIPPED
-                      : result->could_not_run     ? DRILL_WORD_COULD_NOT_RUN
-                      : result->failure_count > 0 ? DRILL_WORD_FAILED
-                                                  : DRILL_WORD_PASSED;
-        if (result->failure_count > 0) {
-            snprintf(round->reason, sizeof round->reason, "%s", result->failures[0]);
-            drill_scene_drop(director->scene, true);
-        }
-        round->result = result;
-        result->plan = director->plan;
+    for (size_t i = 0; i < result->stream_count; i++) {
+        sum->streams++;
+        sum->equal += result->streams[i].done && result->streams[i].equal;
+        sum->tokens += result->streams[i].tokens;
     }
-    round->seconds = (double)(gms_clock_ns() - begun_ns) / 1e9;
-    const struct drill_failover *failover = round->result != NULL ? &round->result->failovers[0] : NULL;
-    if (round->word == DRILL_WORD_PASSED && failover != NULL && round->result->unnoticed)
-        say(director,
-            "%-26s passed  whole again after %.0f ms, longest gap of a stream %.0f ms; then %u of %u blocks adopted, "
-            "%zu "
-            "streams equal",
-            fault->name, (double)round->result->whole_ns / 1e6, (double)round->result->unnoticed_gap_ns / 1e6,
-            failover->adopted, failover->sealed_everywhere, round->result->stream_count);
-    else if (round->word == DRILL_WORD_PASSED && failover != NULL)
-        say(director, "%-26s passed  stream gap %.0f ms, %u of %u blocks adopted, %zu streams equal", fault->name,
-            (double)failover->gap_median_ns / 1e6, failover->adopted, failover->sealed_everywhere,
-            round->result->stream_count);
-    else
-        say(director, "%-26s %s  %s", fault->name, drill_word_name(round->word), round->reason);
-    if (round->word == DRILL_WORD_PASSED && round->result != NULL && ++director->kept > KEPT_RESULTS) {
-        free(round->result);
+    sum->unnoticed = result->unnoticed;
+    sum->whole_ns = result->whole_ns;
+    sum->unnoticed_gap_ns = result->unnoticed_gap_ns;
+    memcpy(sum->note, result->note, sizeof sum->note);
+}
+
+void drill_campaign_take(struct drill_campaign *campaign, struct drill_round *round, struct drill_result *result)
+{
+    round->word = result->unsupported         ? DRILL_WORD_SKIPPED
+                  : result->could_not_run     ? DRILL_WORD_COULD_NOT_RUN
+                  : result->failure_count > 0 ? DRILL_WORD_FAILED
+                                              : DRILL_WORD_PASSED;
+    if (result->failure_count > 0)
+        snprintf(round->reason, sizeof round->reason, "%s", result->failures[0]);
+    summarise(result, &round->summary);
+    for (size_t i = 0; i < result->stream_count; i++)
+        if (result->streams[i].failover_gap_ns >= 0)
+            drill_numbers_add(&campaign->gaps, result->streams[i].failover_gap_ns);
+    round->result = result;
+    if (round->word == DRILL_WORD_PASSED && ++campaign->kept > DRILL_KEPT_RESULTS) {
+        free(result);
         round->result = NULL;
     }
-    return !drill_interrupted();
-}
-
-static void run_rows(struct director *director)
-{
-    const struct drill_plan *plan = director->plan;
-    size_t rows = drill_catalogue_count();
-    for (uint32_t turn = 0; turn < plan->repeat; turn++)
-        for (size_t i = 0; i < rows; i++)
-            if ((plan->rows >> i & 1) != 0 && !run_row(director, drill_catalogue_at(i)))
-                return;
-}
-
-static void run_all(struct director *director)
-{
-    struct gms_error error;
-    const struct drill_plan *plan = director->plan;
-    struct drill_campaign *campaign = director->campaign;
-    uint32_t requests = plan->streams > REQUESTS ? plan->streams : REQUESTS;
-    if (drill_requests_open(plan, requests, 1, &director->requests, &error) != GMS_OK ||
-        drill_processes_prepare(&error) != GMS_OK ||
-        drill_scratch_make(plan->work_dir, &director->scratch, &error) != GMS_OK) {
-        could_not(director, "preparation", &error);
-        return;
-    }
-    if (drill_control_run(&director->requests, director->scratch.work_dir, director->scratch.shared_dir,
-                          &director->control, &error) != GMS_OK) {
-        could_not(director, "control run", &error);
-        return;
-    }
-    campaign->inexact = !director->control.exact;
-    campaign->control_ns = director->control.ns;
-    memcpy(campaign->divergence, director->control.divergence, sizeof campaign->divergence);
-    say(director, "two control runs of %u requests: %s", requests,
-        campaign->inexact ? campaign->divergence : "equal, token by token");
-    drill_scene_init(plan, &director->scratch, director->scene);
-    run_rows(director);
-    drill_scene_drop(director->scene, true);
-}
-
-void drill_campaign_run(const struct drill_plan *plan, FILE *progress, struct drill_campaign *ret_campaign)
-{
-    memset(ret_campaign, 0, sizeof *ret_campaign);
-    ret_campaign->plan = plan;
-    struct director director = {.plan = plan,
-                                .campaign = ret_campaign,
-                                .progress = progress,
-                                .started_ns = gms_clock_ns(),
-                                .random = plan->seed,
-                                .scene = calloc(1, sizeof *director.scene)};
-    drill_control_init(&director.control);
-    if (director.scene != NULL)
-        run_all(&director);
-    else
-        ret_campaign->could_not_run = true;
-    free(director.scene);
-    drill_control_close(&director.control);
-    drill_requests_close(&director.requests);
-    drill_scratch_drop_shared(&director.scratch);
-    memcpy(ret_campaign->work_dir, director.scratch.work_dir, sizeof ret_campaign->work_dir);
-    ret_campaign->wall_ns = gms_clock_ns() - director.started_ns;
 }
 
 void drill_campaign_free(struct drill_campaign *campaign)
@@ -197,9 +80,15 @@ void drill_campaign_free(struct drill_campaign *campaign)
     free(campaign->rounds);
     campaign->rounds = NULL;
     campaign->count = campaign->capacity = 0;
+    drill_numbers_free(&campaign->gaps);
+    for (size_t i = 0; i < DRILL_SIDES; i++) {
+        drill_numbers_free(&campaign->sides[i].gaps);
+        drill_numbers_free(&campaign->sides[i].first_tokens);
+        drill_numbers_free(&campaign->sides[i].new_requests);
+    }
 }
 
-static size_t count_word(const struct drill_campaign *campaign, enum drill_word word)
+size_t drill_campaign_count(const struct drill_campaign *campaign, enum drill_word word)
 {
     size_t count = 0;
     for (size_t i = 0; i < campaign->count; i++)
@@ -209,10 +98,13 @@ static size_t count_word(const struct drill_campaign *campaign, enum drill_word 
 
 int drill_campaign_exit_code(const struct drill_campaign *campaign)
 {
-    if (count_word(campaign, DRILL_WORD_FAILED) > 0)
+    if (drill_campaign_count(campaign, DRILL_WORD_FAILED) > 0)
         return DRILL_EXIT_FAIL;
-    if (campaign->could_not_run || count_word(campaign, DRILL_WORD_COULD_NOT_RUN) > 0 ||
-        count_word(campaign, DRILL_WORD_PASSED) == 0)
+    for (size_t i = 0; i < campaign->side_count; i++)
+        if (campaign->sides[i].failure[0] != '\0')
+            return DRILL_EXIT_FAIL;
+    if (campaign->could_not_run || drill_campaign_count(campaign, DRILL_WORD_COULD_NOT_RUN) > 0 ||
+        drill_campaign_count(campaign, DRILL_WORD_PASSED) + campaign->side_count == 0)
         return DRILL_EXIT_COULD_NOT_RUN;
     return DRILL_EXIT_PASS;
 }
@@ -221,51 +113,50 @@ const char *drill_word_name(enum drill_word word)
 {
     static const char *const names[DRILL_WORD_COUNT] = {
         [DRILL_WORD_PASSED] = "passed",
-        [DRILL_WORD_FAILED] = "FAILED",
+        [DRILL_WORD_FAILED] = "failed",
         [DRILL_WORD_SKIPPED] = "skipped",
-        [DRILL_WORD_COULD_NOT_RUN] = "could not run",
+        [DRILL_WORD_COULD_NOT_RUN] = "could-not-run",
     };
     return word < DRILL_WORD_COUNT ? names[word] : "?";
 }
 
-void drill_campaign_print(const struct drill_campaign *campaign, FILE *stream)
+static struct drill_spread spread_and_free(struct drill_numbers *numbers)
 {
-    fprintf(stream, "\n  %-26s%-15s%10s%10s%10s%12s%8s\n", "fault", "", "serving", "token", "gap", "adopted of",
-            "streams");
-    fprintf(stream, "  %-26s%-15s%10s%10s%10s%12s%8s\n", "", "", "after ms", "after ms", "median ms", "sealed",
-            "equal");
+    struct drill_spread spread = drill_spread_of(numbers);
+    drill_numbers_free(numbers);
+    return spread;
+}
+
+static void add_known(struct drill_numbers *numbers, int64_t value)
+{
+    if (value != INT64_MIN)
+        drill_numbers_add(numbers, value);
+}
+
+struct drill_totals drill_campaign_totals(struct drill_campaign *campaign)
+{
+    struct drill_totals totals = {0};
+    struct drill_numbers steps[DRILL_STEP_COUNT] = {0}, first_token = {0}, new_request = {0};
     for (size_t i = 0; i < campaign->count; i++) {
-        const struct drill_round *round = &campaign->rounds[i];
-        fprintf(stream, "  %-26s%-15s", round->fault->name, drill_word_name(round->word));
-        const struct drill_failover *failover =
-            round->result != NULL && round->result->failover_count > 0 ? &round->result->failovers[0] : NULL;
-        if (failover == NULL || !failover->completed) {
-            fprintf(stream, "%.100s\n", round->reason);
+        const struct drill_summary *sum = &campaign->rounds[i].summary;
+        totals.streams += sum->streams;
+        totals.equal += sum->equal;
+        totals.tokens += sum->tokens;
+        if (!sum->completed)
             continue;
-        }
-        size_t equal = 0;
-        for (size_t s = 0; s < round->result->stream_count; s++)
-            equal += round->result->streams[s].done && round->result->streams[s].equal;
-        fprintf(stream, "%10.1f%10.1f%10.1f%6u of %-4u%4zu/%zu\n",
-                (double)failover->steps[DRILL_STEP_SERVE].greatest_ns / 1e6, (double)failover->first_token_ns / 1e6,
-                (double)failover->gap_median_ns / 1e6, failover->adopted, failover->sealed_everywhere, equal,
-                round->result->stream_count);
+        totals.failovers++;
+        totals.sealed += sum->sealed;
+        totals.adopted += sum->adopted;
+        totals.quarantined += sum->quarantined;
+        for (int step = 0; step < DRILL_STEP_COUNT; step++)
+            add_known(&steps[step], sum->steps[step]);
+        add_known(&first_token, sum->first_token_ns);
+        add_known(&new_request, sum->new_request_ns);
     }
-    if (campaign->inexact)
-        fprintf(stream, "\n  equal tokens are not claimed: %s\n", campaign->divergence);
-    for (size_t i = 0; i < campaign->count; i++) {
-        const struct drill_result *result = campaign->rounds[i].result;
-        for (size_t f = 0; result != NULL && f < result->failure_count && f < DRILL_MAX_FAILURES; f++)
-            fprintf(stream, "  - %s: %s\n", campaign->rounds[i].fault->name, result->failures[f]);
-    }
-    if (campaign->could_not_run)
-        fprintf(stream, "  - %s\n", campaign->reason);
-    int code = drill_campaign_exit_code(campaign);
-    fprintf(stream, "\n%s: %zu passed, %zu failed, %zu skipped, %zu could not run, in %.1f s\n",
-            code == DRILL_EXIT_PASS   ? "PASSED"
-            : code == DRILL_EXIT_FAIL ? "FAILED"
-                                      : "COULD NOT RUN",
-            count_word(campaign, DRILL_WORD_PASSED), count_word(campaign, DRILL_WORD_FAILED),
-            count_word(campaign, DRILL_WORD_SKIPPED), count_word(campaign, DRILL_WORD_COULD_NOT_RUN),
-            (double)campaign->wall_ns / 1e9);
+    for (int step = 0; step < DRILL_STEP_COUNT; step++)
+        totals.steps[step] = spread_and_free(&steps[step]);
+    totals.first_token = spread_and_free(&first_token);
+    totals.new_request = spread_and_free(&new_request);
+    totals.gap = drill_spread_of(&campaign->gaps);
+    return totals;
 }

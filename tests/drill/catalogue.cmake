@@ -1,8 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-# The catalogue of faults in its short form.
+# The catalogue of faults in its short form, and the reports.
 gms_add_test(NAME drill_catalogue SOURCES test_catalogue.c LIBRARIES gms_drill)
-set_property(TEST drill_catalogue PROPERTY LABELS unit)
+gms_add_test(NAME drill_report SOURCES test_report.c LIBRARIES gms_drill)
 
 # A small and slow model: answers last long enough to be interrupted.
 set(slow -- minillm --layers 2 --width 64 --mlp 128 --slots 512 --step-delay-us 1500)
-drill_run(catalogue_short 0 --catalogue short --streams 6 --max-tokens 64 ${slow})
+set(page ${CMAKE_CURRENT_BINARY_DIR}/catalogue_short)
+drill_run(catalogue_short 0 --catalogue short --streams 6 --max-tokens 64 --html ${page}.html --junit ${page}.xml ${slow})
+# Its page, in a browser.
+find_package(Python3 COMPONENTS Interpreter)
+if(Python3_FOUND)
+  set_tests_properties(drill_catalogue_short PROPERTIES FIXTURES_SETUP drill_page)
+  add_test(NAME drill_report_page COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/page_check.py ${page}.html
+           ${page}.json ${page}.png)
+  set_tests_properties(drill_report_page PROPERTIES LABELS drill TIMEOUT 300 SKIP_RETURN_CODE 77
+                       FIXTURES_REQUIRED drill_page)
+endif()

@@ -91,6 +91,17 @@ static bool read_line(struct drill_log *log, const char *line, struct gms_error 
         if (!number_of(end, "count", &number) || number > UINT32_MAX)
             return false;
         log->adopted = (int64_t)number;
+        log->adopted_ns = at_ns;
+    } else if (strcmp(event, "wake") == 0) {
+        struct drill_log_tag tag = {.name = ""};
+        const char *name = strstr(end, " tag=");
+        if (name == NULL || sscanf(name, " tag=%31[^ ]", tag.name) != 1 || !number_of(end, "bytes", &tag.bytes) ||
+            !number_of(end, "ns", &tag.wake_ns))
+            return false;
+        if (log->tag_count < DRILL_LOG_TAGS)
+            log->tags[log->tag_count++] = tag;
+    } else if (strcmp(event, "woken") == 0) {
+        log->woken_ns = at_ns;
     } else if (strcmp(event, "promoted") == 0) {
         log->promoted_ns = at_ns;
     } else if (strcmp(event, "serving") == 0) {

@@ -13,7 +13,13 @@
 
 #include "plan.h"
 
-enum { DRILL_LOG_HASH_BYTES = 33, DRILL_LOG_EVENT_BYTES = 16, DRILL_MAX_LOGS = DRILL_MAX_ENGINES * DRILL_MAX_RANKS };
+enum {
+    DRILL_LOG_HASH_BYTES = 33,
+    DRILL_LOG_EVENT_BYTES = 16,
+    DRILL_LOG_TAGS = 8,
+    DRILL_LOG_TAG_BYTES = 32,
+    DRILL_MAX_LOGS = DRILL_MAX_ENGINES * DRILL_MAX_RANKS
+};
 
 enum drill_log_change_kind { DRILL_LOG_WRITE, DRILL_LOG_SEAL, DRILL_LOG_RELEASE };
 
@@ -25,6 +31,12 @@ struct drill_log_change {
     char hash[DRILL_LOG_HASH_BYTES]; /* seal only */
 };
 
+/* One tag of the engine's memory: how long waking took to bring it back. */
+struct drill_log_tag {
+    char name[DRILL_LOG_TAG_BYTES];
+    uint64_t bytes, wake_ns;
+};
+
 struct drill_log {
     uint32_t engine, rank;
     uint64_t incarnation;
@@ -33,10 +45,12 @@ struct drill_log {
     bool torn;        /* the last line is cut short: the writer died in it */
     uint64_t last_ns; /* of the last whole line */
     char last_event[DRILL_LOG_EVENT_BYTES];
-    uint64_t first_activity_ns, last_activity_ns; /* slot writes, seals, tokens; 0: none */
-    uint64_t promoted_ns, serving_ns;             /* 0: never */
-    int64_t adopted;                              /* -1: did not adopt */
-    struct drill_log_change *changes;             /* owned */
+    uint64_t first_activity_ns, last_activity_ns;           /* slot writes, seals, tokens; 0: none */
+    uint64_t promoted_ns, adopted_ns, woken_ns, serving_ns; /* 0: never */
+    uint32_t tag_count;
+    struct drill_log_tag tags[DRILL_LOG_TAGS]; /* as they were woken */
+    int64_t adopted;                           /* -1: did not adopt */
+    struct drill_log_change *changes;          /* owned */
     size_t change_count, change_capacity;
 };
 

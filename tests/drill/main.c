@@ -9,9 +9,13 @@
 #include "base/fd.h"
 #include "campaign.h"
 #include "catalogue.h"
+#include "direct.h"
 #include "options.h"
 #include "plan.h"
 #include "report.h"
+#include "report_html.h"
+#include "report_json.h"
+#include "report_junit.h"
 #include "run.h"
 #include "scratch.h"
 #include "verdict.h"
@@ -36,23 +40,56 @@ static int list(const struct drill_plan *plan)
     return good ? DRILL_EXIT_PASS : DRILL_EXIT_COULD_NOT_RUN;
 }
 
-static int finish(const struct drill_plan *plan, const char *work_dir, int code)
+/* The files that were asked for. A report that cannot be written is no success. */
+static int write_reports(struct drill_campaign *campaign, int code)
 {
-    if (work_dir[0] != '\0' && (plan->keep || code != DRILL_EXIT_PASS))
-        printf("logs and outputs are kept in %s\n", work_dir);
-    else
-        drill_scratch_remove(work_dir);
+    const struct drill_plan *plan = campaign->plan;
+    const struct {
+        const char *option, *path;
+        char *(*make)(struct drill_campaign *campaign);
+    } reports[] = {
+        {"json", plan->json, drill_report_json},
+        {"junit", plan->junit, drill_report_junit},
+        {"html", plan->html, drill_report_html},
+    };
+    for (size_t i = 0; i < sizeof reports / sizeof reports[0]; i++) {
+        struct gms_error error;
+        if (reports[i].path[0] == '\0' ||
+            drill_report_write(reports[i].path, reports[i].make(campaign), &error) == GMS_OK)
+            continue;
+        fprintf(stderr, "gms-failover-test: --%s: %s\n", reports[i].option, error.text);
+        code = code == DRILL_EXIT_PASS ? DRILL_EXIT_COULD_NOT_RUN : code;
+    }
     return code;
 }
 
-static int run_campaign(const struct drill_plan *plan)
+/* One drill without the catalogue is a campaign of one round. */
+static void run_one(const struct drill_plan *plan, struct drill_campaign *campaign)
 {
-    struct drill_campaign campaign;
-    drill_campaign_run(plan, stdout, &campaign);
-    drill_campaign_print(&campaign, stdout);
-    int code = finish(plan, campaign.work_dir, drill_campaign_exit_code(&campaign));
-    drill_campaign_free(&campaign);
-    return code;
+    struct drill_result *result = calloc(1, sizeof *result);
+    struct drill_round *round = drill_campaign_add(campaign);
+    if (result == NULL || round == NULL) {
+        free(result);
+        campaign->could_not_run = true;
+        snprintf(campaign->reason, sizeof campaign->reason, "no memory");
+        return;
+    }
+    drill_run(plan, stdout, result);
+    if (!result->could_not_run)
+        drill_verdict(result);
+    drill_report_table(result, stdout);
+    round->name = "sigkill";
+    round->done = "SIGKILL to ranks of the serving engine, as the plan says";
+    round->checked = drill_catalogue_checks;
+    round->outcome = drill_outcome_name(DRILL_OUTCOME_TAKEOVER);
+    round->seed = plan->seed;
+    round->seconds = (double)result->wall_ns / 1e9;
+    campaign->wall_ns = result->wall_ns;
+    campaign->control_ns = result->control_ns;
+    campaign->inexact = result->inexact;
+    memcpy(campaign->divergence, result->divergence, sizeof campaign->divergence);
+    memcpy(campaign->work_dir, result->work_dir, sizeof campaign->work_dir);
+    drill_campaign_take(campaign, round, result);
 }
 
 int main(int argc, char **argv)
@@ -72,26 +109,20 @@ int main(int argc, char **argv)
     fflush(stdout);
     if (plan.dry_run)
         return DRILL_EXIT_PASS;
-    if (plan.rows != 0) {
-        fputc('\n', stdout);
-        return run_campaign(&plan);
-    }
-    struct drill_result *result = calloc(1, sizeof *result);
-    if (result == NULL) {
-        fprintf(stderr, "gms-failover-test: no memory\n");
-        return DRILL_EXIT_COULD_NOT_RUN;
-    }
     fputc('\n', stdout);
-    drill_run(&plan, stdout, result);
-    if (!result->could_not_run)
-        drill_verdict(result);
-    drill_report_table(result, stdout);
-    int code = drill_verdict_exit_code(result);
-    if (plan.json[0] != '\0' && drill_report_write_json(result, plan.json, &error) != GMS_OK) {
-        fprintf(stderr, "gms-failover-test: --json: %s\n", error.text);
-        code = code == DRILL_EXIT_PASS ? DRILL_EXIT_COULD_NOT_RUN : code;
+    struct drill_campaign campaign = {.plan = &plan};
+    drill_environment_read(argc, argv, &campaign.environment);
+    if (plan.rows == 0) {
+        run_one(&plan, &campaign);
+    } else {
+        drill_direct(&plan, stdout, &campaign);
+        drill_report_campaign(&campaign, stdout);
     }
-    code = finish(&plan, result->work_dir, code);
-    free(result);
+    int code = write_reports(&campaign, drill_campaign_exit_code(&campaign));
+    if (campaign.work_dir[0] != '\0' && (plan.keep || code != DRILL_EXIT_PASS))
+        printf("logs and outputs are kept in %s\n", campaign.work_dir);
+    else
+        drill_scratch_remove(campaign.work_dir);
+    drill_campaign_free(&campaign);
     return code;
 }

@@ -51,11 +51,45 @@ static void measure_ranks(const struct drill_evidence *evidence, const struct dr
         outcome->ended = seen->ended_ns[rank] != 0;
         outcome->ended_ns = outcome->ended ? after(seen->ended_ns[rank], failover->fault_ns) : 0;
         outcome->last_log_ns = INT64_MIN;
+        outcome->promoted_ns = outcome->adopted_ns = outcome->woken_ns = outcome->serving_ns = INT64_MIN;
+        for (int step = 0; step < DRILL_STEP_COUNT; step++)
+            outcome->step_ns[step] = INT64_MIN;
         const struct drill_log *log =
             evidence->logs != NULL ? drill_logs_find(evidence->logs, seen->from_incarnation, rank) : NULL;
         if (log != NULL && log->last_ns != 0) {
             outcome->last_log_ns = after(log->last_ns, failover->fault_ns);
             memcpy(outcome->last_event, log->last_event, sizeof outcome->last_event);
+        }
+    }
+}
+
+static int64_t known_after(uint64_t at_ns, uint64_t origin_ns)
+{
+    return at_ns != 0 ? after(at_ns, origin_ns) : INT64_MIN;
+}
+
+/* What the successor's ranks say of themselves. */
+static void measure_successor(const struct drill_evidence *evidence, const struct drill_observation *seen,
+                              struct drill_failover *failover)
+{
+    for (uint32_t rank = 0; rank < evidence->ranks; rank++) {
+        struct drill_rank_outcome *outcome = &failover->ranks[rank];
+        const struct drill_log *log =
+            evidence->logs != NULL ? drill_logs_find(evidence->logs, seen->to_incarnation, rank) : NULL;
+        if (log == NULL)
+            continue;
+        outcome->promoted_ns = known_after(log->promoted_ns, failover->fault_ns);
+        outcome->adopted_ns = known_after(log->adopted_ns, failover->fault_ns);
+        outcome->woken_ns = known_after(log->woken_ns, failover->fault_ns);
+        outcome->serving_ns = known_after(log->serving_ns, failover->fault_ns);
+        for (uint32_t i = 0; i < log->tag_count; i++) {
+            struct drill_log_tag *tag = &failover->tags[i];
+            if (i >= failover->tag_count) {
+                *tag = log->tags[i];
+                failover->tag_count++;
+            } else if (log->tags[i].wake_ns > tag->wake_ns) {
+                tag->wake_ns = log->tags[i].wake_ns;
+            }
         }
     }
 }
@@ -100,6 +134,8 @@ static void measure_status(const struct drill_evidence *evidence, const struct d
                               number, rank, (unsigned long long)told->from_incarnation,
                               (unsigned long long)seen->from_incarnation);
         struct drill_rank_outcome *outcome = &failover->ranks[rank];
+        for (int step = 0; step < DRILL_STEP_COUNT; step++)
+            outcome->step_ns[step] = known_after(moments[step], failover->fault_ns);
         outcome->sealed_here = told->sealed_here;
         outcome->adoptable_here = told->adoptable_here;
         outcome->quarantined = told->quarantined;
@@ -164,11 +200,13 @@ static void measure_stream(const struct drill_stream *stream, const struct drill
     ret_result->tokens = stream->token_count;
     ret_result->control_tokens = control->token_count;
     ret_result->resumes = stream->resumes;
-    ret_result->longest_gap_ns = -1;
+    ret_result->longest_gap_ns = ret_result->failover_gap_ns = -1;
     for (uint32_t t = 1; t < stream->token_count; t++) {
         int64_t gap = after(stream->tokens[t].at_ns, stream->tokens[t - 1].at_ns);
         if (gap > ret_result->longest_gap_ns)
             ret_result->longest_gap_ns = gap;
+        if (stream->tokens[t].incarnation != stream->tokens[t - 1].incarnation && gap > ret_result->failover_gap_ns)
+            ret_result->failover_gap_ns = gap;
     }
     uint32_t at = 0;
     while (at < stream->token_count && at < control->token_count &&
@@ -223,6 +261,7 @@ void drill_measure(const struct drill_evidence *evidence, struct drill_result *r
         failover->to_engine = seen->to_engine;
         failover->to_incarnation = seen->to_incarnation;
         measure_status(evidence, seen, failover, result, i + 1);
+        measure_successor(evidence, seen, failover);
         measure_gaps(evidence, seen, failover);
         if (seen->probe != NULL && seen->probe->state == DRILL_STREAM_DONE)
             failover->probe_done_ns = after(seen->probe->done_ns, failover->fault_ns);

@@ -31,6 +31,8 @@ enum option_key {
     KEY_BIN_DIR,
     KEY_KEEP,
     KEY_JSON,
+    KEY_JUNIT,
+    KEY_HTML,
     KEY_TIMEOUT,
     KEY_DRY_RUN,
     KEY_SABOTAGE,
@@ -75,6 +77,8 @@ static const struct argp_option options[] = {
     {"rate", KEY_RATE, "N", 0, "At most so many new requests a second (default: as soon as one has ended)", 0},
     {NULL, 0, NULL, 0, "Output", 5},
     {"json", KEY_JSON, "FILE", 0, "Write the results there too, format in tests/drill/README.md", 0},
+    {"junit", KEY_JUNIT, "FILE", 0, "And as JUnit XML", 0},
+    {"html", KEY_HTML, "FILE", 0, "And as a page that anybody can read, whole in one file", 0},
     {"work-dir", KEY_WORK_DIR, "DIR", 0, "Scratch space, must not exist or be empty (default: a new one under TMPDIR)",
      0},
     {"keep", KEY_KEEP, NULL, 0, "Keep the scratch space; a failed drill keeps it anyway", 0},
@@ -168,6 +172,10 @@ static gms_status set(struct drill_plan *plan, enum option_key key, const char *
         return set_path("prompts", text, plan->prompts, error);
     case KEY_JSON:
         return set_path("json", text, plan->json, error);
+    case KEY_JUNIT:
+        return set_path("junit", text, plan->junit, error);
+    case KEY_HTML:
+        return set_path("html", text, plan->html, error);
     case KEY_RANKS:
         return set_number("ranks", text, 1, DRILL_MAX_RANKS, &plan->ranks, error);
     case KEY_ENGINES:

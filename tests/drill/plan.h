@@ -48,6 +48,7 @@ struct drill_plan {
     char bin_dir[DRILL_PATH_BYTES];  /* of gms-keeper, gms-coord, gms-exec, minillm */
     char prompts[DRILL_PATH_BYTES];  /* file */
     char json[DRILL_PATH_BYTES];     /* "": no JSON */
+    char junit[DRILL_PATH_BYTES], html[DRILL_PATH_BYTES]; /* the same */
     const char *command[DRILL_COMMAND_WORDS + 1]; /* engine command of the command line, borrowed; [0] NULL: none */
     bool keep, dry_run, verbose;
     bool under_gms_up;       /* keeper and coordinators are gms-up's business */

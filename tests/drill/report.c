@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "report.h"
 
-#include <jansson.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fd.h"
-#include "gms/version.h"
 #include "options.h"
 #include "verdict.h"
 
@@ -277,122 +274,101 @@ void drill_report_table(const struct drill_result *result, FILE *stream)
             (double)result->wall_ns / 1e9);
 }
 
-/* -------------------------------------------------------------------------------------------------- JSON ------ */
+/* --------------------------------------------------------------------------------------------- campaign ------- */
 
-static json_t *real_ms_or_null(bool known, int64_t ns)
+static void print_ms(FILE *stream, int width, bool known, int64_t ns)
 {
-    return known ? json_real(ms(ns)) : json_null();
+    if (known)
+        fprintf(stream, "%*.1f", width, ms(ns));
+    else
+        fprintf(stream, "%*s", width, "-");
 }
 
-/* Texts that came from elsewhere may be cut in the middle of a character. */
-static json_t *json_text(const char *text)
+static void print_round(const struct drill_round *round, FILE *stream)
 {
-    json_t *value = json_string(text);
-    char plain[DRILL_FAILURE_BYTES];
-    size_t length = 0;
-    for (; value == NULL && text[length] != '\0' && length < sizeof plain - 1; length++)
-        plain[length] = (signed char)text[length] < 0 ? '?' : text[length];
-    return value != NULL ? value : json_stringn(plain, length);
-}
-
-static json_t *json_rank(const struct drill_failover *failover, uint32_t index)
-{
-    const struct drill_rank_outcome *rank = &failover->ranks[index];
-    return json_pack("{s:i, s:i, s:b, s:o, s:o, s:s, s:i, s:i, s:i, s:i}", "rank", (int)index, "pid", (int)rank->pid,
-                     "killed", rank->killed, "ended_ms", real_ms_or_null(rank->ended, rank->ended_ns), "last_log_ms",
-                     real_ms_or_null(rank->last_log_ns != INT64_MIN, rank->last_log_ns), "last_event", rank->last_event,
-                     "sealed", (int)rank->sealed_here, "adoptable", (int)rank->adoptable_here, "quarantined",
-                     (int)rank->quarantined, "damaged", (int)rank->damaged);
-}
-
-static json_t *json_failover(const struct drill_result *result, const struct drill_failover *failover)
-{
-    json_t *steps = json_object(), *ranks = json_array();
-    for (int step = 0; step < DRILL_STEP_COUNT; step++) {
-        const struct drill_span *span = &failover->steps[step];
-        json_object_set_new(steps, step_names[step],
-                            span->known ? json_pack("[f, f]", ms(span->least_ns), ms(span->greatest_ns)) : json_null());
+    const struct drill_summary *sum = &round->summary;
+    fprintf(stream, "  %-26s%-14s", round->name, drill_word_name(round->word));
+    if (!sum->completed) {
+        fprintf(stream, "%.120s\n", round->reason);
+        return;
     }
-    for (uint32_t rank = 0; rank < result->ranks && rank < DRILL_MAX_RANKS; rank++)
-        json_array_append_new(ranks, json_rank(failover, rank));
-    bool resumed = failover->resumed_streams > 0;
-    json_t *gap = json_pack("{s:o, s:o, s:o}", "least", real_ms_or_null(resumed, failover->gap_least_ns), "median",
-                            real_ms_or_null(resumed, failover->gap_median_ns), "greatest",
-                            real_ms_or_null(resumed, failover->gap_greatest_ns));
-    json_t *blocks =
-        json_pack("{s:o, s:o, s:o, s:i, s:i, s:i, s:i}", "sealed_on_all_ranks",
-                  failover->logs_known ? json_integer(failover->sealed_everywhere) : json_null(), "sealed_least",
-                  failover->status_known ? json_integer(failover->sealed_least) : json_null(), "sealed_greatest",
-                  failover->status_known ? json_integer(failover->sealed_greatest) : json_null(), "damaged",
-                  (int)failover->spoiled, "adopted", (int)failover->adopted, "quarantined", (int)failover->quarantined,
-                  "idle", (int)failover->idle);
-    return json_pack("{s:b, s:b, s:i, s:i, s:I, s:I, s:I, s:s, s:I, s:s, s:I, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:o}",
-                     "injected", failover->injected, "completed", failover->completed, "from_engine",
-                     (int)failover->from_engine, "to_engine", (int)failover->to_engine, "from_incarnation",
-                     (json_int_t)failover->from_incarnation, "to_incarnation", (json_int_t)failover->to_incarnation,
-                     "epoch", (json_int_t)failover->epoch, "cause", failover->cause, "fault_monotonic_ns",
-                     (json_int_t)failover->fault_ns, "fault_known_from",
-                     failover->fault_known_from != NULL ? failover->fault_known_from : "", "tokens_before",
-                     (json_int_t)failover->tokens_before, "steps_ms", steps, "first_token_ms",
-                     real_ms_or_null(failover->first_token_ns >= 0, failover->first_token_ns), "new_request_ms",
-                     real_ms_or_null(failover->probe_done_ns >= 0, failover->probe_done_ns), "resumed_streams",
-                     (int)failover->resumed_streams, "gap_ms", gap, "blocks", blocks, "silence_ms",
-                     real_ms_or_null(failover->silence_ns != INT64_MIN, failover->silence_ns), "ranks", ranks);
+    print_ms(stream, 10, sum->unnoticed, sum->whole_ns);
+    print_ms(stream, 10, sum->steps[DRILL_STEP_SERVE] != INT64_MIN, sum->steps[DRILL_STEP_SERVE]);
+    print_ms(stream, 10, sum->first_token_ns != INT64_MIN, sum->first_token_ns);
+    print_ms(stream, 10, sum->gap_median_ns != INT64_MIN, sum->gap_median_ns);
+    fprintf(stream, "%8u of %-5u%5u of %u\n", sum->adopted, sum->sealed, sum->equal, sum->streams);
 }
 
-static json_t *json_stream(const struct drill_stream_result *stream)
+static void print_spread(FILE *stream, const char *label, const struct drill_spread *spread)
 {
-    return json_pack("{s:s, s:b, s:b, s:b, s:o, s:i, s:i, s:i, s:o, s:I, s:I, s:I, s:o}", "id", stream->id, "probe",
-                     stream->probe, "done", stream->done, "equal", stream->equal, "first_difference",
-                     stream->equal ? json_null() : json_integer(stream->first_difference), "tokens",
-                     (int)stream->tokens, "control_tokens", (int)stream->control_tokens, "resumes",
-                     (int)stream->resumes, "longest_gap_ms",
-                     real_ms_or_null(stream->longest_gap_ns >= 0, stream->longest_gap_ns), "prompt_tokens",
-                     (json_int_t)stream->prompt_tokens, "cached_tokens", (json_int_t)stream->cached_tokens,
-                     "computed_tokens", (json_int_t)stream->computed_tokens, "error", json_text(stream->error));
+    if (spread->count > 0)
+        fprintf(stream, "  %-28s%10.2f%10.2f%12.2f%10.2f%9zu\n", label, ms(spread->least), ms(spread->median),
+                ms(spread->most_of_ten), ms(spread->greatest), spread->count);
 }
 
-static json_t *json_plan(const struct drill_plan *plan, uint32_t ranks)
+static void print_totals(struct drill_campaign *campaign, FILE *stream)
 {
-    json_t *rank = plan->rank == DRILL_RANK_ALL ? json_string("all") : json_integer(plan->rank);
-    return json_pack("{s:i, s:i, s:i, s:i, s:f, s:I, s:s, s:s, s:o, s:s, s:i, s:s, s:b}", "ranks", (int)ranks,
-                     "engines", (int)plan->engines, "streams", (int)plan->streams, "max_tokens", (int)plan->max_tokens,
-                     "temperature", plan->temperature, "seed", (json_int_t)plan->seed, "kv_verify",
-                     drill_verify_name(plan->verify), "fault", "sigkill", "rank", rank, "when",
-                     drill_when_name(plan->when), "repeat", (int)plan->repeat, "sabotage",
-                     drill_sabotage_name(plan->sabotage), "attached", plan->attach[0] != '\0');
+    struct drill_totals totals = drill_campaign_totals(campaign);
+    if (totals.failovers < 2)
+        return;
+    fprintf(stream, "\n  %-28s%10s%10s%12s%10s%9s\n", "ms after the fault", "least", "median", "9 of 10", "greatest",
+            "of");
+    for (int step = 0; step < DRILL_STEP_COUNT; step++)
+        print_spread(stream, step_labels[step], &totals.steps[step]);
+    print_spread(stream, "first token to a client", &totals.first_token);
+    print_spread(stream, "a new request complete", &totals.new_request);
+    print_spread(stream, "gap of a stream", &totals.gap);
+    fprintf(stream, "\n  %zu streams, %zu equal to the control runs, %llu tokens\n", totals.streams, totals.equal,
+            (unsigned long long)totals.tokens);
 }
 
-char *drill_report_json(const struct drill_result *result)
+static void print_sides(struct drill_campaign *campaign, FILE *stream)
 {
-    json_t *failovers = json_array(), *streams = json_array(), *failures = json_array();
-    for (uint32_t i = 0; i < result->failover_count; i++)
-        json_array_append_new(failovers, json_failover(result, &result->failovers[i]));
-    for (size_t i = 0; i < result->stream_count; i++)
-        json_array_append_new(streams, json_stream(&result->streams[i]));
-    for (size_t i = 0; i < result->failure_count && i < DRILL_MAX_FAILURES; i++)
-        json_array_append_new(failures, json_text(result->failures[i]));
-    int code = drill_verdict_exit_code(result);
-    json_t *root =
-        json_pack("{s:i, s:s, s:s, s:i, s:f, s:f, s:o, s:o, s:o, s:{s:I, s:I, s:I}, s:{s:i, s:i}, s:o}", "version",
-                  DRILL_REPORT_VERSION, "program", "gms-failover-test " GMS_VERSION, "verdict",
-                  code == DRILL_EXIT_PASS ? "passed" : (code == DRILL_EXIT_FAIL ? "failed" : "could-not-run"),
-                  "exit_code", code, "seconds", (double)result->wall_ns / 1e9, "control_seconds",
-                  (double)result->control_ns / 1e9, "plan", json_plan(result->plan, result->ranks), "failovers",
-                  failovers, "streams", streams, "prompt_tokens", "sum", (json_int_t)result->prompt_tokens, "cached",
-                  (json_int_t)result->cached_tokens, "computed", (json_int_t)result->computed_tokens, "poisoned",
-                  "pages", (int)result->poisoned_pages, "chains", (int)result->poisoned_chains, "failures", failures);
-    char *text = root != NULL ? json_dumps(root, JSON_INDENT(1)) : NULL;
-    json_decref(root);
-    return text;
+    if (campaign->side_count == 0)
+        return;
+    fprintf(stream, "\n  %-22s%10s%12s%12s%12s%14s%14s%12s\n", "the same fault with", "failovers", "gap median",
+            "9 of 10", "first token", "new request", "computed", "equal");
+    for (size_t i = 0; i < campaign->side_count; i++) {
+        struct drill_side *side = &campaign->sides[i];
+        struct drill_spread gap = drill_spread_of(&side->gaps), first = drill_spread_of(&side->first_tokens),
+                            request = drill_spread_of(&side->new_requests);
+        fprintf(stream, "  %-22s%10u%9.1f ms%9.1f ms%9.1f ms%11.1f ms%14llu%6zu of %zu\n", side->name, side->failovers,
+                ms(gap.median), ms(gap.most_of_ten), ms(first.median), ms(request.median),
+                (unsigned long long)side->computed_tokens, side->equal, side->streams);
+        if (side->failure[0] != '\0')
+            fprintf(stream, "    - %s\n", side->failure);
+    }
 }
 
-gms_status drill_report_write_json(const struct drill_result *result, const char *path, struct gms_error *ret_error)
+void drill_report_campaign(struct drill_campaign *campaign, FILE *stream)
 {
-    char *text = drill_report_json(result);
-    if (text == NULL)
-        return gms_fail(ret_error, GMS_E_NO_MEMORY, "%s: no memory for the report", path);
-    gms_status status = gms_file_replace(path, text, strlen(text), ret_error);
-    free(text);
-    return status;
+    if (campaign->count > 0) {
+        fprintf(stream, "\n  %-26s%-14s%10s%10s%10s%10s%16s%12s\n", "fault", "", "whole", "serving", "token", "gap",
+                "adopted", "streams");
+        fprintf(stream, "  %-26s%-14s%10s%10s%10s%10s%16s%12s\n", "", "", "after ms", "after ms", "after ms",
+                "median ms", "of sealed", "equal");
+    }
+    for (size_t i = 0; i < campaign->count; i++)
+        print_round(&campaign->rounds[i], stream);
+    print_totals(campaign, stream);
+    print_sides(campaign, stream);
+    if (campaign->inexact)
+        fprintf(stream, "\n  equal tokens are not claimed: %s\n", campaign->divergence);
+    for (size_t i = 0; i < campaign->count; i++) {
+        const struct drill_result *result = campaign->rounds[i].result;
+        for (size_t f = 0; result != NULL && campaign->rounds[i].word != DRILL_WORD_SKIPPED &&
+                           f < result->failure_count && f < DRILL_MAX_FAILURES;
+             f++)
+            fprintf(stream, "  - %s: %s\n", campaign->rounds[i].name, result->failures[f]);
+    }
+    if (campaign->could_not_run)
+        fprintf(stream, "  - %s\n", campaign->reason);
+    int code = drill_campaign_exit_code(campaign);
+    fprintf(stream, "\n%s: %zu passed, %zu failed, %zu skipped, %zu could not run, in %.1f s\n",
+            code == DRILL_EXIT_PASS   ? "PASSED"
+            : code == DRILL_EXIT_FAIL ? "FAILED"
+                                      : "COULD NOT RUN",
+            drill_campaign_count(campaign, DRILL_WORD_PASSED), drill_campaign_count(campaign, DRILL_WORD_FAILED),
+            drill_campaign_count(campaign, DRILL_WORD_SKIPPED),
+            drill_campaign_count(campaign, DRILL_WORD_COULD_NOT_RUN), (double)campaign->wall_ns / 1e9);
 }

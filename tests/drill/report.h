@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The result for people (a table) and for programs (JSON, format in README.md).
+ * What was found out, for people at a terminal.
  */
 #ifndef GMS_DRILL_REPORT_H
 #define GMS_DRILL_REPORT_H
 
 #include <stdio.h>
 
-#include "result.h"
+#include "campaign.h"
 
-enum { DRILL_REPORT_VERSION = 1 };
-
+/* One drill, a column for each failover, and the verdict. */
 void drill_report_table(const struct drill_result *result, FILE *stream);
-/* The JSON text, owned by the caller (free); NULL: no memory. */
-char *drill_report_json(const struct drill_result *result);
-/* Writes it to `path`, whole or not at all. */
-gms_status drill_report_write_json(const struct drill_result *result, const char *path, struct gms_error *ret_error);
+/* A campaign, a row for each round, what all failovers took together, and the verdict. Sorts the campaign's lists of
+ * numbers. */
+void drill_report_campaign(struct drill_campaign *campaign, FILE *stream);
 
 #endif

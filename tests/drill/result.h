@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "cluster.h"
+#include "logs.h"
 #include "plan.h"
 
 /* Steps of a takeover, each as the least and the greatest moment over the ranks, in ns after the fault. */
@@ -38,6 +39,9 @@ struct drill_rank_outcome {
     int64_t last_log_ns; /* after the fault: its last own line; INT64_MIN: none */
     char last_event[16];
     uint32_t sealed_here, adoptable_here, quarantined, damaged; /* status of that rank's coordinator */
+    /* All after the fault; INT64_MIN: not known. */
+    int64_t step_ns[DRILL_STEP_COUNT];                     /* by that rank's coordinator */
+    int64_t promoted_ns, adopted_ns, woken_ns, serving_ns; /* by the log of the successor's rank */
 };
 
 struct drill_failover {
@@ -57,6 +61,8 @@ struct drill_failover {
     uint32_t spoiled;           /* of these, how many the sabotage made unadoptable */
     bool status_known;
     uint32_t adopted, idle, quarantined, sealed_least, sealed_greatest;
+    uint32_t tag_count; /* tags of the successor's memory; each time is the longest of all ranks */
+    struct drill_log_tag tags[DRILL_LOG_TAGS];
     int64_t silence_ns; /* last act of the old engine to first act of the new one, by their logs; INT64_MIN: unknown */
     struct drill_rank_outcome ranks[DRILL_MAX_RANKS];
 };
@@ -67,6 +73,7 @@ struct drill_stream_result {
     bool equal;                                                               /* to the control run's */
     uint32_t first_difference, tokens, control_tokens, expected_token, token; /* the last two at first_difference */
     uint32_t resumes;
+    int64_t failover_gap_ns;                                /* longest between tokens of two engines; -1: none */
     int64_t longest_gap_ns;                                 /* between two tokens, whole life; -1: fewer than two */
     uint64_t prompt_tokens, cached_tokens, computed_tokens; /* of its last request */
     uint64_t sent_tokens; /* what the client had sent then: bytes of the prompt + re-sent tokens */

@@ -14,6 +14,7 @@
 #include "measure.h"
 #include "options.h"
 #include "report.h"
+#include "report_json.h"
 #include "verdict.h"
 
 #define MS UINT64_C(1000000)
@@ -433,23 +434,44 @@ static void json_has(const json_t *object, const char *name, json_type type)
         fail_msg("'%s' is missing or of the wrong type", name);
 }
 
+/* The JSON of a campaign with this one round. */
+static char *report_of(struct world *world)
+{
+    struct drill_campaign campaign = {.plan = &world->plan};
+    struct drill_round *round = drill_campaign_add(&campaign);
+    struct drill_result *result = malloc(sizeof *result);
+    assert_non_null(result);
+    *result = world->result;
+    round->name = round->done = round->checked = round->outcome = "sigkill";
+    drill_campaign_take(&campaign, round, result);
+    char *text = drill_report_json(&campaign);
+    drill_campaign_free(&campaign);
+    return text;
+}
+
 static void json_schema(void **state)
 {
     struct world *world = *state;
     snprintf(world->streams[1].error, sizeof world->streams[1].error, "cut \xc3"); /* in the middle of a character */
     judge(world);
-    char *text = drill_report_json(&world->result);
+    char *text = report_of(world);
     assert_non_null(text);
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(root);
-    assert_int_equal(json_integer_value(json_object_get(root, "version")), 1);
+    assert_int_equal(json_integer_value(json_object_get(root, "version")), 2);
     assert_string_equal(json_string_value(json_object_get(root, "verdict")), "failed");
     json_has(root, "exit_code", JSON_INTEGER);
     json_has(root, "seconds", JSON_REAL);
     json_has(root, "plan", JSON_OBJECT);
-    json_has(root, "prompt_tokens", JSON_OBJECT);
-    json_has(root, "failures", JSON_ARRAY);
-    const json_t *failover = json_array_get(json_object_get(root, "failovers"), 0);
+    json_has(root, "environment", JSON_OBJECT);
+    json_has(root, "totals", JSON_OBJECT);
+    json_has(root, "comparison", JSON_ARRAY);
+    const json_t *round = json_array_get(json_object_get(root, "rounds"), 0);
+    assert_string_equal(json_string_value(json_object_get(round, "verdict")), "failed");
+    json_has(round, "summary", JSON_OBJECT);
+    json_has(round, "prompt_tokens", JSON_OBJECT);
+    json_has(round, "failures", JSON_ARRAY);
+    const json_t *failover = json_array_get(json_object_get(round, "failovers"), 0);
     json_has(failover, "completed", JSON_TRUE);
     json_has(failover, "fault_monotonic_ns", JSON_INTEGER);
     json_has(failover, "first_token_ms", JSON_REAL);
@@ -465,7 +487,7 @@ static void json_schema(void **state)
     assert_int_equal(json_array_size(ranks), 2);
     json_has(json_array_get(ranks, 0), "killed", JSON_TRUE);
     json_has(json_array_get(ranks, 0), "ended_ms", JSON_REAL);
-    const json_t *streams = json_object_get(root, "streams");
+    const json_t *streams = json_object_get(round, "streams");
     assert_int_equal(json_array_size(streams), 3);
     json_has(json_array_get(streams, 1), "error", JSON_STRING);
     json_decref(root);
@@ -480,9 +502,10 @@ static void json_of_a_failure(void **state)
     world->evidence.logs = NULL;
     world->evidence.status = NULL;
     judge(world);
-    char *text = drill_report_json(&world->result);
+    char *text = report_of(world);
     json_t *root = json_loads(text, 0, NULL);
-    const json_t *failover = json_array_get(json_object_get(root, "failovers"), 0);
+    const json_t *round = json_array_get(json_object_get(root, "rounds"), 0);
+    const json_t *failover = json_array_get(json_object_get(round, "failovers"), 0);
     json_has(failover, "first_token_ms", JSON_NULL);
     json_has(failover, "silence_ms", JSON_NULL);
     json_has(json_object_get(failover, "steps_ms"), "detect", JSON_NULL);
