@@ -367,6 +367,8 @@ static void publish_endpoint(struct gms_daemon *daemon, const struct gms_action 
     struct gms_error error;
     char path[GMS_RUN_PATH_BYTES];
     snprintf(daemon->endpoint, sizeof daemon->endpoint, "%s", member != NULL ? member->endpoint : "");
+    daemon->endpoint_incarnation = action->promote.incarnation;
+    gms_daemon_watch_news(daemon); /* before the file, which waits for the disk */
     json_t *document =
         json_pack("{s:I,s:i,s:I,s:s,s:i}", "epoch", (json_int_t)action->promote.epoch, "engine",
                   (int)action->promote.engine, "incarnation", (json_int_t)action->promote.incarnation, "endpoint",

@@ -129,6 +129,7 @@ void gms_daemon_run_events(struct gms_daemon *daemon)
                 gms_daemon_act(daemon, &daemon->actions.items[i]);
     }
     daemon->running_events = false;
+    gms_daemon_watch_news(daemon);
     if (daemon->stopped)
         event_base_loopbreak(daemon->base);
     else

@@ -2,7 +2,7 @@
  *
  * What the daemon's own files share: daemon.c (loop, events), requests.c (messages in), actions.c (actions out),
  * keeping.c (keeper, gms-exec), distribution.c (environments), resume.c (going on from an earlier world), status.c,
- * timeline.c, hook.c. Nobody else includes this.
+ * timeline.c, hook.c, watch.c. Nobody else includes this.
  */
 #ifndef GMS_COORD_DAEMON_STATE_H
 #define GMS_COORD_DAEMON_STATE_H
@@ -44,7 +44,13 @@ struct gms_daemon {
     struct gms_core *core;
     void *core_memory;
     struct gms_timeline timeline;
-    char endpoint[256];       /* of the engine that serves, as rank 0 knows it */
+    char endpoint[256];            /* of the engine that serves, as rank 0 knows it */
+    uint64_t endpoint_incarnation; /* whose it is: the next one serves a moment before its endpoint is known */
+    struct {
+        int32_t engine;
+        uint64_t incarnation, epoch;
+        char endpoint[256];
+    } watched;                /* what watchers were told last */
     uint64_t hooked_epoch;    /* the last for which the hook was run */
     uint64_t keeper_pause_ns; /* until the next try to find a keeper */
     bool keeper_lost, stopping, stopped, running_events;
@@ -102,6 +108,10 @@ const char *gms_daemon_environment_text(const struct gms_daemon *daemon, const s
 /* FAILOVER_LOCK_PATH (failover_lock.h), rank 0: before `engine` may adopt, and with the heartbeat. */
 gms_status gms_daemon_take_lock(struct gms_daemon *daemon, uint32_t engine, struct gms_error *ret_error);
 void gms_daemon_look_after_lock(struct gms_daemon *daemon);
+/* watch.c: who serves, for clients that said WATCH. tell: to one, under `request_id`; news: to all, when it has
+ * changed. */
+void gms_daemon_watch_tell(struct gms_daemon *daemon, struct gms_client *client, uint32_t request_id);
+void gms_daemon_watch_news(struct gms_daemon *daemon);
 /* hook.c: runs hooks.on_serving, at most one at a time and not for ever; MPI is not touched in the child. */
 void gms_daemon_run_hook(struct gms_daemon *daemon, uint64_t epoch);
 void gms_daemon_end_hook(struct gms_daemon *daemon);

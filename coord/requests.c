@@ -322,6 +322,13 @@ static void control_said(struct gms_daemon *daemon, struct gms_client *client, c
         reply.status_reply.json = (struct gms_bytes){json, (uint32_t)strlen(json)};
         gms_sessions_send(client, &reply);
         free(json);
+    } else if (message->type == GMS_MESSAGE_WATCH) {
+        if (daemon->rank != 0) {
+            refuse(client, message->request_id, GMS_E_INVALID, "rank 0 alone knows where an engine serves; watch it");
+            return;
+        }
+        client->watches = true;
+        gms_daemon_watch_tell(daemon, client, message->request_id);
     } else if (message->type == GMS_MESSAGE_TAKEOVER) {
         take_over_from(daemon, client, message);
     } else if (message->type == GMS_MESSAGE_SHUTDOWN) {

@@ -120,6 +120,7 @@ void gms_daemon_resume_begin(struct gms_daemon *daemon)
         const struct gms_member *serving =
             gms_members_find(daemon->members, view.engines[view.serving_engine].incarnation);
         snprintf(daemon->endpoint, sizeof daemon->endpoint, "%s", serving != NULL ? serving->endpoint : "");
+        daemon->endpoint_incarnation = view.engines[view.serving_engine].incarnation;
     }
     for (size_t i = 0; i < daemon->actions.count && !daemon->stopped; i++)
         if (daemon->actions.items[i].type != GMS_ACTION_COMMIT && daemon->actions.items[i].type != GMS_ACTION_ABORT &&

@@ -72,6 +72,7 @@ struct gms_client {
     uint64_t identity_digest; /* of its KV, as it said when it joined */
     bool leaving, condemned;
     bool attached_again;          /* it has not repeated READY yet */
+    bool watches;                 /* control: it is told who serves, with every change */
     bool has_copies;              /* exec: it was sent the whole list, and is told of every change */
     uint32_t environment_request; /* exec: asked for its environment, not answered yet; 0: no */
     struct gms_call call;

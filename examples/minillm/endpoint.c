@@ -16,7 +16,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { BACKLOG = 128 };
+enum { BACKLOG = 1024 }; /* the kernel has a limit of its own */
 
 __attribute__((format(printf, 3, 4))) static bool failed(char *text, size_t bytes, const char *format, ...)
 {

@@ -2,6 +2,7 @@
 #include "protocol.h"
 
 #include "ending.h"
+#include "text.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -52,7 +53,7 @@ static bool count_tokens(const json_t *value, const char *key, bool text_allowed
     if (text_allowed && json_is_string(value)) {
         if (vocabulary < 256)
             return wrong(text, "%s as text needs a vocabulary of 256, this model has %" PRIu32, key, vocabulary);
-        count = json_string_length(value);
+        count = text_to_tokens(json_string_value(value), json_string_length(value), NULL);
     } else if (json_is_array(value)) {
         count = json_array_size(value);
     } else {
@@ -67,9 +68,7 @@ static bool count_tokens(const json_t *value, const char *key, bool text_allowed
 static bool copy_tokens(const json_t *value, const char *key, uint32_t vocabulary, uint32_t *out, char *text)
 {
     if (json_is_string(value)) {
-        const unsigned char *bytes = (const unsigned char *)json_string_value(value);
-        for (size_t i = 0; i < json_string_length(value); i++)
-            out[i] = bytes[i];
+        text_to_tokens(json_string_value(value), json_string_length(value), out);
         return true;
     }
     for (size_t i = 0; i < json_array_size(value); i++) {
@@ -97,6 +96,12 @@ static bool parse_generate(const json_t *object, uint32_t vocabulary, uint32_t l
     m->temperature = temperature == NULL ? 0 : json_number_value(temperature);
     if (!(m->temperature >= 0 && m->temperature <= 100))
         return wrong(text, "temperature must be a number from 0 to 100");
+    const json_t *with_text = json_object_get(object, "text");
+    if (with_text != NULL && !json_is_boolean(with_text))
+        return wrong(text, "text must be true or false");
+    m->with_text = json_is_true(with_text);
+    if (m->with_text && vocabulary > 256)
+        return wrong(text, "text needs a vocabulary of at most 256, this model has %" PRIu32, vocabulary);
     const json_t *prompt = json_object_get(object, "prompt"), *generated = json_object_get(object, "generated");
     if (!count_tokens(prompt, "prompt", true, limit, vocabulary, &m->prompt_count, text))
         return false;

@@ -26,6 +26,7 @@ struct protocol_message {
     uint32_t *tokens;               /* owned; prompt, then generated */
     uint32_t prompt_count, generated_count, max_tokens;
     double temperature;
+    bool with_text; /* token lines carry the token's text */
     uint64_t seed;
     struct plan_drill drill; /* ARM */
 };

@@ -4,6 +4,7 @@
 #include "endpoint.h"
 #include "log.h"
 #include "protocol.h"
+#include "text.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -14,11 +15,14 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { ACCEPT_AT_ONCE = 64 };
+
 struct request {
     struct request *next, *previous; /* of its client */
     struct client *client;
     struct sequence *sequence; /* borrowed from the scheduler; valid while this request exists */
     char *id_json;             /* owned */
+    bool with_text;
     char id[PROTOCOL_ID_BYTES + 1];
     char log_id[3 * PROTOCOL_ID_BYTES + 4];
 };
@@ -142,7 +146,16 @@ static void sink_token(void *context, void *owner, uint32_t index, uint32_t toke
     (void)context;
     struct request *r = owner;
     event_log("token id=%s index=%" PRIu32 " token=%" PRIu32, r->log_id, index, token);
-    client_print(r->client, "{\"id\":%s,\"index\":%" PRIu32 ",\"token\":%" PRIu32 "}\n", r->id_json, index, token);
+    if (!r->with_text) {
+        client_print(r->client, "{\"id\":%s,\"index\":%" PRIu32 ",\"token\":%" PRIu32 "}\n", r->id_json, index, token);
+        return;
+    }
+    char text[TEXT_TOKEN_BYTES + 1];
+    size_t length = text_of_token(token, text);
+    text[length] = '\0';
+    const char *shown = token == '\n' ? "\\n" : token == '"' ? "\\\"" : token == '\\' ? "\\\\" : text;
+    client_print(r->client, "{\"id\":%s,\"index\":%" PRIu32 ",\"token\":%" PRIu32 ",\"text\":\"%s\"}\n", r->id_json,
+                 index, token, shown);
 }
 
 static void sink_done(void *context, void *owner, uint32_t prompt, uint32_t cached, uint32_t computed)
@@ -191,6 +204,7 @@ static void handle_generate(struct server *s, struct client *c, struct protocol_
         return;
     }
     r->client = c;
+    r->with_text = m->with_text;
     r->id_json = m->id_json;
     m->id_json = NULL;
     memcpy(r->id, m->id, sizeof r->id);
@@ -297,13 +311,14 @@ static void client_read(struct server *s, struct client *c)
     split_lines(s, c);
 }
 
-static void accept_one(struct server *s)
+/* False: nobody waits, or nobody can be let in now. */
+static bool accept_one(struct server *s)
 {
     int fd = accept4(s->endpoint.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
         /* Out of descriptors: the connection stays queued until a client leaves. */
         s->accept_paused = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
-        return;
+        return errno == ECONNABORTED || errno == EINTR;
     }
     struct client *c = s->client_count < SERVER_MAX_CLIENTS ? calloc(1, sizeof *c) : NULL;
     if (c == NULL) {
@@ -311,7 +326,7 @@ static void accept_one(struct server *s)
         ssize_t sent = send(fd, full, sizeof full - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
         (void)sent;
         close(fd);
-        return;
+        return true;
     }
     c->fd = fd;
     c->next = s->clients;
@@ -323,6 +338,7 @@ static void accept_one(struct server *s)
                  "{\"hello\":\"minillm\",\"engine\":%" PRIu32 ",\"incarnation\":%" PRIu64 ",\"epoch\":%" PRIu64
                  ",\"pid\":%d}\n",
                  s->identity.engine, s->identity.incarnation, s->identity.epoch, (int)getpid());
+    return true;
 }
 
 static void flush_and_reap(struct server *s)
@@ -366,8 +382,10 @@ void server_poll(struct server *s, int64_t timeout_ns, struct pollfd *extra, uin
     for (struct client *c = s->clients; c != NULL; c = c->next, i++)
         if ((fds[i].revents & (POLLIN | POLLHUP | POLLERR)) != 0)
             client_read(s, c);
+    /* After a failover they all come at once; a step lies between two polls. */
     if ((fds[extra_count].revents & POLLIN) != 0)
-        accept_one(s);
+        for (uint32_t accepted = 0; accepted < ACCEPT_AT_ONCE && accept_one(s); accepted++)
+            ;
     flush_and_reap(s);
 }
 

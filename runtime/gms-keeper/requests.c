@@ -353,6 +353,8 @@ bool server_request(struct server *server, struct server_client *client, struct 
     case GMS_MESSAGE_TAKEOVER:
     case GMS_MESSAGE_RECLAIMED:
     case GMS_MESSAGE_COPY:
+    case GMS_MESSAGE_WATCH:
+    case GMS_MESSAGE_SERVES:
     case GMS_MESSAGE_KEEPER_REPLY:
     default:
         gms_fail(&error, GMS_E_PROTOCOL, "%s is no request to a keeper", gms_message_name(message->type));

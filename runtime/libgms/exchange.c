@@ -163,6 +163,8 @@ static bool file_message(struct gms_session *session, const struct gms_message *
     case GMS_MESSAGE_TAKEOVER:
     case GMS_MESSAGE_SHUTDOWN:
     case GMS_MESSAGE_COPY:
+    case GMS_MESSAGE_WATCH:
+    case GMS_MESSAGE_SERVES:
     case GMS_MESSAGE_KEEPER_WORLD:
     case GMS_MESSAGE_KEEPER_PUT:
     case GMS_MESSAGE_KEEPER_GET:

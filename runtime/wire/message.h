@@ -58,6 +58,8 @@ struct gms_bytes {
  * KEEPER_LIST, KEEPER_DROP, KEEPER_MIRROR, KEEPER_REPLY
  *   RECLAIMED    coordinator -> engine rank: slots of a pool that were in quarantine and are idle again on every rank;
  *                bit i of the bitmap is slot first + i
+ *   WATCH        (gms-ctl, gms-relay; rank 0) -> SERVES at once, and again by itself with every change
+ *   SERVES       who serves now, under which epoch, where; engine -1 and an empty endpoint: nobody
  *   COPY         coordinator -> gms-exec: one of the descriptors that the rank leaves with the keeper (enum
  *                gms_copy_kind). The whole list is sent as BEGIN, PUT..., END; what it does not name is forgotten then
  *   KEEPER_REFILL gms-exec -> a keeper that is new, without a token: kept if nothing has that name, and only until the
@@ -89,6 +91,8 @@ enum gms_message_type {
     GMS_MESSAGE_SHUTDOWN = 23,
     GMS_MESSAGE_COPY = 24,
     GMS_MESSAGE_RECLAIMED = 25,
+    GMS_MESSAGE_WATCH = 30,
+    GMS_MESSAGE_SERVES = 31,
     GMS_MESSAGE_KEEPER_WORLD = 40,
     GMS_MESSAGE_KEEPER_PUT = 41,
     GMS_MESSAGE_KEEPER_GET = 42,
@@ -120,8 +124,8 @@ struct gms_message {
             struct gms_bytes device; /* which: its UUID, 16 bytes; else empty */
             struct gms_bytes version;
         } welcome;
-        /* ENVIRONMENT, PARKED (incarnation), LEAVING (incarnation), STATUS, SHUTDOWN: `plain.incarnation` or nothing
-         * used (still sent) */
+        /* ENVIRONMENT, PARKED (incarnation), LEAVING (incarnation), STATUS, SHUTDOWN, WATCH: `plain.incarnation` or
+         * nothing used (still sent) */
         struct {
             uint64_t incarnation;
         } plain;
@@ -192,6 +196,11 @@ struct gms_message {
         struct {
             uint32_t engine_id;
         } takeover;
+        struct {
+            uint64_t world, incarnation, epoch;
+            int32_t engine; /* -1: nobody serves; incarnation and endpoint are empty then, the epoch is not */
+            struct gms_bytes endpoint;
+        } serves;
         struct {
             uint64_t world, token;
             uint32_t rank, world_size;
