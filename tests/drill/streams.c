@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "gms-relay/lines.h"
 
 enum { LINE_BYTES = 64 * 1024, SERVING_BYTES = 4096, RETRY_MS = 10, LOOK_MS = 100 };
 
@@ -254,42 +255,29 @@ static void connect_stream(const struct drill_streams *streams, struct drill_str
 
 static bool build_request(struct drill_stream *stream)
 {
-    json_t *generated = json_array();
-    for (uint32_t i = 0; i < stream->token_count; i++)
-        json_array_append_new(generated, json_integer(stream->tokens[i].token));
-    json_t *root = json_pack("{s:s, s:s, s:s, s:o, s:i, s:f, s:I}", "op", "generate", "id", stream->id, "prompt",
-                             stream->prompt, "generated", generated, "max_tokens", (int)stream->max_tokens,
-                             "temperature", stream->temperature, "seed", (json_int_t)stream->seed);
-    char *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
-    json_decref(root);
-    if (text == NULL)
-        return false;
-    size_t length = strlen(text);
-    stream->out = malloc(length + 1);
-    if (stream->out != NULL) {
-        memcpy(stream->out, text, length);
-        stream->out[length] = '\n';
-        stream->out_bytes = length + 1;
-        stream->out_sent = 0;
-    }
-    free(text);
+    uint32_t *generated = calloc(stream->token_count + 1, sizeof *generated);
+    for (uint32_t i = 0; generated != NULL && i < stream->token_count; i++)
+        generated[i] = stream->tokens[i].token;
+    const struct relay_lines_ask ask = {.id = stream->id,
+                                        .prompt = stream->prompt,
+                                        .generated = generated,
+                                        .generated_count = stream->token_count,
+                                        .max_tokens = stream->max_tokens,
+                                        .temperature = stream->temperature,
+                                        .seed = stream->seed};
+    stream->out = generated != NULL ? relay_lines_generate(&ask, &stream->out_bytes) : NULL;
+    stream->out_sent = 0;
+    free(generated);
     return stream->out != NULL;
 }
 
-static void greet(struct drill_stream *stream, const json_t *line)
+static void greet(struct drill_stream *stream, const struct relay_line *line)
 {
-    const json_t *pid = json_object_get(line, "pid"), *incarnation = json_object_get(line, "incarnation"),
-                 *epoch = json_object_get(line, "epoch"), *engine = json_object_get(line, "engine");
-    if (!json_is_string(json_object_get(line, "hello")) || !json_is_integer(pid) || !json_is_integer(incarnation) ||
-        !json_is_integer(epoch) || !json_is_integer(engine)) {
-        fail_stream(stream, "the first line is not a hello with engine, incarnation, epoch and pid");
-        return;
-    }
     struct drill_greeting *greeting = &stream->greeting;
-    greeting->engine = (uint32_t)json_integer_value(engine);
-    greeting->incarnation = (uint64_t)json_integer_value(incarnation);
-    greeting->epoch = (uint64_t)json_integer_value(epoch);
-    greeting->claimed_pid = (int32_t)json_integer_value(pid);
+    greeting->engine = line->engine;
+    greeting->incarnation = line->incarnation;
+    greeting->epoch = line->epoch;
+    greeting->claimed_pid = line->pid;
     greeting->namespaced_pid_fits = drill_pid_is(greeting->peer_pid, greeting->claimed_pid);
     if (!build_request(stream)) {
         fail_stream(stream, "the request cannot be made: prompt not UTF-8, or no memory");
@@ -302,52 +290,50 @@ static void greet(struct drill_stream *stream, const json_t *line)
     stream->state = DRILL_STREAM_RUNNING;
 }
 
-static void finish(struct drill_stream *stream, const json_t *line, uint64_t now_ns)
+static void finish(struct drill_stream *stream, const struct relay_line *line, uint64_t now_ns)
 {
-    const json_t *prompt = json_object_get(line, "prompt_tokens"), *cached = json_object_get(line, "cached_tokens"),
-                 *computed = json_object_get(line, "computed_tokens");
-    if (!json_is_integer(prompt) || !json_is_integer(cached) || !json_is_integer(computed)) {
-        fail_stream(stream, "the done line lacks prompt_tokens, cached_tokens or computed_tokens");
-        return;
-    }
-    stream->prompt_tokens = (uint64_t)json_integer_value(prompt);
-    stream->cached_tokens = (uint64_t)json_integer_value(cached);
-    stream->computed_tokens = (uint64_t)json_integer_value(computed);
+    stream->prompt_tokens = line->prompt_tokens;
+    stream->cached_tokens = line->cached_tokens;
+    stream->computed_tokens = line->computed_tokens;
     stream->done_ns = now_ns;
     stream->state = DRILL_STREAM_DONE;
     disconnect(stream);
 }
 
-static void handle_line(struct drill_stream *stream, const char *text, size_t bytes, uint64_t now_ns)
+static void take_token(struct drill_stream *stream, const struct relay_line *line, uint64_t now_ns)
 {
-    json_t *line = json_loadb(text, bytes, 0, NULL);
-    const char *id = json_string_value(json_object_get(line, "id"));
-    const char *error = json_string_value(json_object_get(line, "error"));
-    const json_t *token = json_object_get(line, "token"), *index = json_object_get(line, "index");
-    if (line == NULL)
-        fail_stream(stream, "a line that is not JSON: %.60s", text);
-    else if (error != NULL)
-        fail_stream(stream, "the engine says: %.120s", error);
-    else if (stream->state == DRILL_STREAM_GREETING)
-        greet(stream, line);
-    else if (id == NULL || strcmp(id, stream->id) != 0)
-        fail_stream(stream, "a line for request '%.20s' came", id != NULL ? id : "(none)");
-    else if (json_is_true(json_object_get(line, "done")))
-        finish(stream, line, now_ns);
-    else if (!json_is_integer(token) || !json_is_integer(index))
-        fail_stream(stream, "a line that is neither token nor end: %.60s", text);
-    else if (json_integer_value(index) != (json_int_t)stream->token_count)
-        fail_stream(stream, "token %lld came when %u was due", (long long)json_integer_value(index),
-                    stream->token_count);
-    else if (stream->token_count == stream->max_tokens)
+    if (line->index != stream->token_count) {
+        fail_stream(stream, "token %u came when %u was due", line->index, stream->token_count);
+    } else if (stream->token_count == stream->max_tokens) {
         fail_stream(stream, "more than the %u tokens asked for", stream->max_tokens);
-    else {
+    } else {
         struct drill_token *slot = &stream->tokens[stream->token_count++];
-        slot->token = (uint32_t)json_integer_value(token);
+        slot->token = line->token;
         slot->at_ns = now_ns;
         slot->incarnation = stream->greeting.incarnation;
     }
-    json_decref(line);
+}
+
+static void handle_line(struct drill_stream *stream, const char *text, size_t bytes, uint64_t now_ns)
+{
+    struct relay_line line;
+    char why[RELAY_LINE_WHY_BYTES];
+    bool greeting = stream->state == DRILL_STREAM_GREETING;
+    if (!relay_lines_read(text, bytes, &line, why))
+        fail_stream(stream, "%s%.120s", greeting ? "the first line is not a hello: " : "", why);
+    else if (line.kind == RELAY_LINE_ERROR)
+        fail_stream(stream, "the engine says: %.120s", line.error);
+    else if (greeting != (line.kind == RELAY_LINE_HELLO))
+        fail_stream(stream, greeting ? "the first line is not a hello with engine, incarnation, epoch and pid"
+                                     : "a second hello came");
+    else if (greeting)
+        greet(stream, &line);
+    else if (strcmp(line.id, stream->id) != 0)
+        fail_stream(stream, "a line for request '%.20s' came", line.id);
+    else if (line.kind == RELAY_LINE_DONE)
+        finish(stream, &line, now_ns);
+    else
+        take_token(stream, &line, now_ns);
 }
 
 static void read_stream(const struct drill_streams *streams, struct drill_stream *stream)

@@ -211,13 +211,13 @@ static void bad_lines(void **state)
     } cases[] = {
         {"{\"id\":\"s0\",\"index\":1,\"token\":18}\n", "token 1 came when 0 was due"},
         {"{\"id\":\"s1\",\"index\":0,\"token\":18}\n", "for request 's1'"},
-        {"{\"index\":0,\"token\":18}\n", "for request '(none)'"},
+        {"{\"index\":0,\"token\":18}\n", "without the id of a request"},
         {"{\"id\":\"s0\",\"error\":\"no room\"}\n", "the engine says: no room"},
         {"{\"error\":\"too many clients\"}\n", "too many clients"},
         {"nonsense\n", "not JSON"},
         {"{\"id\":\"s0\",\"done\":true}\n", "prompt_tokens"},
-        {"{\"id\":\"s0\",\"index\":0}\n", "neither token nor end"},
-        {"[1]\n", "for request '(none)'"},
+        {"{\"id\":\"s0\",\"index\":0}\n", "'token' is missing"},
+        {"[1]\n", "no JSON object"},
         {"{\"id\":\"s0\",\"index\":0,\"token\":1}\n{\"id\":\"s0\",\"index\":1,\"token\":1}\n{\"id\":\"s0\",\"index\":2,"
          "\"token\":1}\n"
          "{\"id\":\"s0\",\"index\":3,\"token\":1}\n{\"id\":\"s0\",\"index\":4,\"token\":1}\n",

@@ -1,0 +1,11 @@
+# Tests of runtime/gms-relay: what needs no sockets, and the program itself between a client, a coordinator and engines
+# that the test plays.
+foreach(name request http lines call)
+  gms_add_test(NAME test_relay_${name} SOURCES test_relay_${name}.c LIBRARIES gms_relay_parts)
+endforeach()
+foreach(name server failover openai)
+  gms_add_test(NAME test_relay_${name} SOURCES test_relay_${name}.c relay_bench.c LIBRARIES gms_relay_parts gms_wire gms_base
+               TIMEOUT 120)
+  add_dependencies(test_relay_${name} gms-relay)
+  set_tests_properties(test_relay_${name} PROPERTIES ENVIRONMENT "GMS_BIN=${CMAKE_BINARY_DIR}")
+endforeach()
