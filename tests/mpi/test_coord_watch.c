@@ -103,7 +103,6 @@ static void test_watch(void **state)
     assert_string_equal(news.endpoint, "unix:/e0");
     assert_true(engine_reached(&first, AT_SERVING, HARNESS_DEADLINE_MS));
     const struct news before = news;
-    print_message("served to heard: %.3f ms\n", (double)(int64_t)(news.at_ns - served_ns(&cluster)) / 1e6);
 
     engine_start(&second, &cluster, 1, "b", serve, 0);
     engine_kill(&first, 1);
@@ -117,7 +116,9 @@ static void test_watch(void **state)
     assert_true(news.incarnation > before.incarnation);
     assert_string_equal(news.endpoint, "unix:/e1");
     assert_true(engine_reached(&second, AT_SERVING, HARNESS_DEADLINE_MS));
-    print_message("served to heard: %.3f ms\n", (double)(int64_t)(news.at_ns - served_ns(&cluster)) / 1e6);
+    const double heard_ms = (double)(int64_t)(news.at_ns - served_ns(&cluster)) / 1e6;
+    print_message("heard %.3f ms after it served\n", heard_ms);
+    assert_true(heard_ms < 1000); /* a loaded machine's; idle it is a tenth of a ms */
 
     /* The other ranks do not know where. */
     struct gms_message question = {.type = GMS_MESSAGE_WATCH};

@@ -74,21 +74,21 @@ static void lines_are_read(void **state)
 static void other_lines_are_not(void **state)
 {
     (void)state;
-    static const char *const bad[] = {
-        "",
-        "x",
-        "[]",
-        "{}",
-        "null",
-        "{\"id\":\"r\"}",
-        "{\"id\":\"r\",\"index\":-1,\"token\":1}",
-        "{\"id\":\"r\",\"index\":1,\"token\":4294967296}",
-        "{\"id\":\"r\",\"index\":1,\"token\":1,\"text\":5}",
-        "{\"id\":\"r\",\"index\":1,\"token\":1,\"text\":\"0123456789012345678901234567890123456789012345678901234567890"
-        "12345\"}",
-        "{\"id\":\"r\",\"done\":true}",
-        "{\"hello\":\"minillm\",\"engine\":1}",
-        "{\"index\":1,\"token\":1}"};
+    static const char *const bad[] = {"",
+                                      "x",
+                                      "[]",
+                                      "{}",
+                                      "null",
+                                      "{\"id\":\"r\"}",
+                                      "{\"id\":\"r\",\"index\":-1,\"token\":1}",
+                                      "{\"id\":\"r\",\"index\":1,\"token\":4294967296}",
+                                      "{\"id\":\"r\",\"index\":1,\"token\":1,\"text\":5}",
+                                      ("{\"id\":\"r\",\"index\":1,\"token\":1,\"text\":"
+                                       "\"0123456789012345678901234567890123456789012345678901234567890"
+                                       "12345\"}"),
+                                      "{\"id\":\"r\",\"done\":true}",
+                                      "{\"hello\":\"minillm\",\"engine\":1}",
+                                      "{\"index\":1,\"token\":1}"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct relay_line line;
         char why[RELAY_LINE_WHY_BYTES] = "";
