@@ -468,7 +468,8 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
         turn_away(server, fd);
         return;
     }
-    int yes = 1, patience_ms = (int)(server->options.stall_ns / GMS_NS_PER_MS);
+    /* For peers that are not there at all; the write timeout sees to those that only do not read. */
+    int yes = 1, patience_ms = (int)(2 * server->options.stall_ns / GMS_NS_PER_MS);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience_ms, sizeof patience_ms);

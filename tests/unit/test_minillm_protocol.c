@@ -7,6 +7,7 @@
 #include "log.h"
 #include "ending.h"
 #include "protocol.h"
+#include "text.h"
 
 enum { VOCABULARY = 256, LIMIT = 2048, RANKS = 2 };
 
@@ -33,6 +34,33 @@ static void a_full_request_is_read(void **state)
     assert_int_equal(m.max_tokens, 64);
     assert_true(m.temperature == 0.5);
     assert_true(m.seed == 9007199254740993u);
+    protocol_free(&m);
+}
+
+/* Every token has text of its own, and text of an answer is its tokens again. */
+static void text_is_tokens_and_back(void **state)
+{
+    (void)state;
+    char text[256 * TEXT_TOKEN_BYTES + 1], line[2048];
+    size_t bytes = 0;
+    for (uint32_t token = 0; token < 256; token++)
+        bytes += text_of_token(token, text + bytes);
+    text[bytes] = 0;
+    uint32_t tokens[sizeof text];
+    assert_int_equal(text_to_tokens(text, bytes, NULL), 256);
+    assert_int_equal(text_to_tokens(text, bytes, tokens), 256);
+    for (uint32_t token = 0; token < 256; token++)
+        assert_int_equal(tokens[token], token);
+    assert_int_equal(text_to_tokens("\xc3\xa9\xc4", 3, tokens), 3); /* other characters are their bytes */
+    assert_true(tokens[0] == 0xc3 && tokens[2] == 0xc4);
+
+    struct protocol_message m;
+    char why[PROTOCOL_TEXT_BYTES];
+    snprintf(line, sizeof line, "{\"op\":\"generate\",\"id\":\"x\",\"text\":true,\"prompt\":\"\xc4\x80\xc7\xbf\"}");
+    assert_true(parse(line, &m, why));
+    assert_true(m.with_text && m.prompt_count == 2 && m.tokens[0] == 0 && m.tokens[1] == 255);
+    protocol_free(&m);
+    assert_false(parse("{\"op\":\"generate\",\"id\":\"x\",\"text\":1,\"prompt\":\"a\"}", &m, why));
     protocol_free(&m);
 }
 
@@ -177,6 +205,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_full_request_is_read),
         cmocka_unit_test(a_prompt_may_be_tokens),
+        cmocka_unit_test(text_is_tokens_and_back),
         cmocka_unit_test(stats_and_arm_are_read),
         cmocka_unit_test(bad_lines_are_named),
         cmocka_unit_test(a_prompt_over_the_context_is_refused_before_it_is_copied),
