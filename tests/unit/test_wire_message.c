@@ -55,6 +55,8 @@ static const struct shape shapes[] = {
     {GMS_MESSAGE_TAKEOVER, SIZE(takeover), 0, {0}, 0, 0},
     {GMS_MESSAGE_SHUTDOWN, SIZE(plain), 0, {0}, 0, 0},
     {GMS_MESSAGE_RECLAIMED, SIZE(reclaimed), 4, {PLACE(reclaimed.bitmap)}, 1, 0},
+    {GMS_MESSAGE_WATCH, SIZE(plain), 0, {0}, 0, 0},
+    {GMS_MESSAGE_SERVES, SIZE(serves), 4, {PLACE(serves.endpoint)}, 1, 0},
     {GMS_MESSAGE_COPY, SIZE(copy), 4, {PLACE(copy.name), PLACE(copy.meta)}, 2, 1},
     {GMS_MESSAGE_KEEPER_REFILL, SIZE(keeper), 0, {PLACE(keeper.name), PLACE(keeper.meta)}, 2, 1},
     {GMS_MESSAGE_KEEPER_WORLD, SIZE(keeper), 0, {PLACE(keeper.name), PLACE(keeper.meta)}, 2, 1},
@@ -168,7 +170,7 @@ static void names_and_descriptor_limits(void **state)
     }
     assert_string_equal(gms_message_name(GMS_MESSAGE_TRANSFER_WAIT), "TRANSFER_WAIT");
     assert_string_equal(gms_message_name((enum gms_message_type)0), "UNKNOWN");
-    assert_string_equal(gms_message_name((enum gms_message_type)30), "UNKNOWN");
+    assert_string_equal(gms_message_name((enum gms_message_type)39), "UNKNOWN");
     assert_string_equal(gms_message_name((enum gms_message_type)4000), "UNKNOWN");
     assert_int_equal(gms_message_fd_limit((enum gms_message_type)4000), 0);
 }
@@ -341,7 +343,7 @@ static void limits_of_encoding(void **state)
     message.type = GMS_MESSAGE_STATUS;
     message.fd_count = 1;
     assert_status(gms_message_encode(&message, buffer, sizeof(buffer), &bytes, &error), GMS_E_INVALID);
-    message.type = (enum gms_message_type)30;
+    message.type = (enum gms_message_type)39;
     message.fd_count = 0;
     assert_status(gms_message_encode(&message, buffer, sizeof(buffer), &bytes, &error), GMS_E_INVALID);
     /* A sum that wraps in 32 bits must not look small. */
