@@ -11,6 +11,8 @@
 
 enum { CONNECT_MS = 20 };
 static const uint64_t first_pause_ns = 20 * GMS_NS_PER_MS, longest_pause_ns = 500 * GMS_NS_PER_MS;
+/* While the next keeper may be on its way: coordinators that start wait for what is saved here. */
+static const uint64_t soon_pause_ns = 80 * GMS_NS_PER_MS, soon_ns = 10 * GMS_NS_PER_S;
 static const uint64_t refill_ns = 500 * GMS_NS_PER_MS;
 
 gms_status gms_saved_open(struct gms_saved *saved, const char *run_dir, uint32_t rank, struct gms_error *ret_error)
@@ -166,15 +168,16 @@ bool gms_saved_step(struct gms_saved *saved, uint64_t now_ns)
         if (poll(&end, 1, 0) == 0)
             return false;
         gms_fd_close(&saved->fd);
-        saved->retry_ns = now_ns;
+        saved->retry_ns = saved->lost_ns = now_ns;
         saved->pause_ns = first_pause_ns;
     }
     if (now_ns < saved->retry_ns)
         return false;
     bool filled = gms_channel_connect(saved->path, CONNECT_MS, &saved->fd, NULL) == GMS_OK && refill(saved);
     if (saved->fd < 0) {
+        uint64_t limit_ns = saved->lost_ns != 0 && now_ns - saved->lost_ns < soon_ns ? soon_pause_ns : longest_pause_ns;
         saved->retry_ns = gms_clock_ns() + saved->pause_ns;
-        saved->pause_ns = 2 * saved->pause_ns < longest_pause_ns ? 2 * saved->pause_ns : longest_pause_ns;
+        saved->pause_ns = 2 * saved->pause_ns < limit_ns ? 2 * saved->pause_ns : limit_ns;
     } else {
         saved->retry_ns = UINT64_MAX;
     }

@@ -29,7 +29,8 @@ struct gms_saved {
     size_t count, capacity;
     int fd; /* a connection to the keeper that is only there to end; -1: none */
     uint64_t retry_ns, pause_ns;
-    void *buffer; /* owned, GMS_WIRE_MAX_BYTES */
+    uint64_t lost_ns; /* when the last keeper ended; 0: there was none */
+    void *buffer;     /* owned, GMS_WIRE_MAX_BYTES */
 };
 
 /* Errors: INVALID (path too long), NO_MEMORY. */

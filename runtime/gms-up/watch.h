@@ -28,8 +28,8 @@ gms_status gms_watch_open(struct gms_watch *watch, const char *run_dir, const ch
                           struct gms_error *ret_error);
 void gms_watch_close(struct gms_watch *watch);
 
-/* Connects if it is DOWN; reads what came. Call when fd is readable and when a pause is over. True: it was UP, or on
- * the way there, and has ended. Never blocks longer than a connect to a local socket. */
+/* Connects if it is DOWN; reads what came. Call when fd is readable and when a pause is over. True: it was UP and
+ * has ended. Never blocks longer than a connect to a local socket. */
 bool gms_watch_step(struct gms_watch *watch);
 void gms_watch_drop(struct gms_watch *watch);
 /* Asks the coordinators for a planned stop. False: not UP, or it could not be sent. */

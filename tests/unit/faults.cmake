@@ -10,3 +10,8 @@ gms_add_test(NAME test_coord_copies SOURCES test_coord_copies.c LIBRARIES gms_co
 add_dependencies(test_coord_copies gms-keeper)
 set_tests_properties(test_coord_copies PROPERTIES ENVIRONMENT "${GMS_TEST_ENVIRONMENT}")
 gms_add_test(NAME test_coord_members SOURCES test_coord_members.c LIBRARIES gms_coord gms_base PkgConfig::LIBEVENT)
+gms_add_test(NAME test_exec_saved SOURCES test_exec_saved.c
+             LIBRARIES gms_exec_parts gms_keeper_client gms_wire gms_base)
+add_dependencies(test_exec_saved gms-keeper)
+set_tests_properties(test_exec_saved PROPERTIES ENVIRONMENT "${GMS_TEST_ENVIRONMENT}")
+gms_add_test(NAME test_up_parts SOURCES test_up_parts.c LIBRARIES gms_up_parts)

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * gms-up's parts: the launcher as it is started, found again by the next gms-up, set aside and cleaned up after; and
+ * the connection that is only there to end.
+ */
+#include "unit_support.h"
+
+#include <dirent.h>
+#include <sys/socket.h>
+
+#include "gms-up/job.h"
+#include "gms-up/watch.h"
+#include "wire/channel.h"
+
+enum { RANKS = 3 };
+
+static struct gms_error error;
+static struct gms_up_options options;
+static char run_dir[200], script[256], told[256];
+static struct gms_up_job job;
+
+/* A launcher that says how it was started, and stays. */
+static int setup(void **state)
+{
+    static const char text[] =
+        "#!/bin/sh\n"
+        "{ echo \"$*\"; echo \"$TMPDIR\"; ls /proc/self/fd | tr '\\n' ' '; echo; } >\"$TOLD.new\"\n"
+        "mv \"$TOLD.new\" \"$TOLD\"\n"
+        "exec sleep 1000\n";
+    if (unit_make_dir(state) != 0)
+        return -1;
+    snprintf(run_dir, sizeof run_dir, "%s/run", (char *)*state);
+    snprintf(script, sizeof script, "%s/launcher", (char *)*state);
+    snprintf(told, sizeof told, "%s/told", (char *)*state);
+    setenv("TOLD", told, 1);
+    int fd = open(script, O_WRONLY | O_CREAT | O_CLOEXEC, 0700);
+    if (mkdir(run_dir, 0700) != 0 || fd < 0 || write(fd, text, sizeof text - 1) != sizeof text - 1)
+        return -1;
+    close(fd);
+    memset(&options, 0, sizeof options);
+    options.launcher[0] = script;
+    options.launcher[1] = "--word";
+    options.extra[0] = "--log-level";
+    options.extra[1] = "debug";
+    options.config = "my.cfg";
+    snprintf(options.coordinator, sizeof options.coordinator, "/bin/gms-coord");
+    return gms_up_job_open(&job, &options, run_dir, RANKS, &error) == GMS_OK ? 0 : -1;
+}
+
+static void end_launcher(struct gms_up_launcher *launcher)
+{
+    pid_t pid = launcher->pid;
+    if (pid == 0)
+        return;
+    gms_pidfd_signal(launcher->pidfd, SIGKILL);
+    waitpid(pid, NULL, 0);
+    gms_up_launcher_over(&job, launcher);
+}
+
+static int teardown(void **state)
+{
+    end_launcher(&job.now);
+    end_launcher(&job.before);
+    gms_up_job_close(&job);
+    return unit_remove_dir(state);
+}
+
+/* What the launcher told, line by line; waits for it. */
+static void listen_to(char lines[3][512])
+{
+    uint64_t deadline_ns = gms_clock_ns() + UNIT_PATIENCE_MS * GMS_NS_PER_MS;
+    FILE *stream;
+    while ((stream = fopen(told, "re")) == NULL) {
+        assert_true(gms_clock_ns() < deadline_ns);
+        poll(NULL, 0, 2);
+    }
+    for (int i = 0; i < 3; i++) {
+        assert_non_null(fgets(lines[i], 512, stream));
+        lines[i][strcspn(lines[i], "\n")] = '\0';
+    }
+    fclose(stream);
+    unlink(told);
+}
+
+static int scratch_count(void)
+{
+    const char *base = strrchr(job.prefix, '/') + 1;
+    char parent[sizeof job.prefix];
+    snprintf(parent, sizeof parent, "%.*s", (int)(base - job.prefix - 1), job.prefix);
+    DIR *directory = opendir(parent);
+    struct dirent *entry;
+    int count = 0;
+    assert_non_null(directory);
+    while ((entry = readdir(directory)) != NULL)
+        count += strncmp(entry->d_name, base, strlen(base)) == 0;
+    closedir(directory);
+    return count;
+}
+
+static bool exists(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+static void write_note(const char *text)
+{
+    int fd = open(job.note, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    gms_fd_close(&fd);
+}
+
+/* ----------------------------------------------------------------------------------------------- launcher ----- */
+
+static void test_started(void **state)
+{
+    char lines[3][512], scratch[GMS_UP_SCRATCH_BYTES];
+    (void)state;
+    int inherited = open("/dev/null", O_RDONLY); /* not close-on-exec */
+    assert_true(inherited > 2);
+    assert_ok(gms_up_job_start(&job, &error));
+    listen_to(lines);
+    assert_string_equal(lines[0], "--word -n 3 /bin/gms-coord --config my.cfg --replace --log-level debug");
+    assert_string_equal(lines[1], job.now.scratch);
+    assert_string_equal(lines[2], "0 1 2 3 "); /* 3 is ls's own */
+    snprintf(scratch, sizeof scratch, "%s", job.now.scratch);
+    assert_true(exists(scratch) && exists(job.note));
+    assert_false(job.now.adopted);
+    end_launcher(&job.now);
+    assert_false(exists(scratch) || exists(job.note));
+    assert_int_equal(job.now.pid, 0);
+    close(inherited);
+}
+
+static void test_cannot_be_run(void **state)
+{
+    (void)state;
+    options.launcher[0] = "/nowhere/mpirun";
+    assert_status(gms_up_job_start(&job, &error), GMS_E_CONFIG);
+    assert_text_has("/nowhere/mpirun");
+    waitpid(job.now.pid, NULL, 0);
+    gms_up_launcher_over(&job, &job.now);
+    assert_int_equal(scratch_count(), 0);
+}
+
+static void test_adopted(void **state)
+{
+    struct gms_up_job next;
+    (void)state;
+    assert_ok(gms_up_job_open(&next, &options, run_dir, RANKS, &error));
+    assert_false(gms_up_job_adopt(&next)); /* nobody has started one */
+    assert_ok(gms_up_job_start(&job, &error));
+    assert_true(gms_up_job_adopt(&next));
+    assert_int_equal(next.now.pid, job.now.pid);
+    assert_true(gms_pidfd_same(next.now.pidfd, job.now.pidfd));
+    assert_string_equal(next.now.scratch, job.now.scratch);
+    assert_true(next.now.adopted);
+    gms_up_job_close(&next); /* it goes away, and leaves what runs */
+    assert_false(gms_pidfd_ended(job.now.pidfd));
+    assert_true(exists(job.now.scratch));
+}
+
+/* Reported fault V22: a note that names somebody else. Nobody is adopted, and so nobody is ever signalled. */
+static void test_notes_of_others(void **state)
+{
+    static const char *const notes[] = {"",       "text",        "1 1 ",    "0 1 x",  "-1 1 x", "2147483648 1 x",
+                                        "999999", "12 99999999", "0 0 0 0", "1 0 /x", NULL};
+    char text[256];
+    (void)state;
+    assert_ok(gms_up_job_start(&job, &error));
+    struct gms_up_job next;
+    assert_ok(gms_up_job_open(&next, &options, run_dir, RANKS, &error));
+    for (unsigned i = 0; notes[i] != NULL; i++) {
+        write_note(notes[i]);
+        assert_false(gms_up_job_adopt(&next));
+    }
+    /* A living process, but not the one that started then: this test, and the launcher. */
+    pid_t others[] = {getpid(), job.now.pid};
+    for (unsigned i = 0; i < 2; i++) {
+        snprintf(text, sizeof text, "%d 1 %s", (int)others[i], job.now.scratch);
+        write_note(text);
+        assert_false(gms_up_job_adopt(&next));
+    }
+    assert_int_equal(next.now.pid, 0);
+    gms_up_job_close(&next);
+}
+
+/* The second end in a row while the first launcher has not noticed: it is killed, the newer one is not. */
+static void test_set_aside(void **state)
+{
+    char scratch[GMS_UP_SCRATCH_BYTES];
+    (void)state;
+    assert_ok(gms_up_job_start(&job, &error));
+    snprintf(scratch, sizeof scratch, "%s", job.now.scratch);
+    int first = -1;
+    assert_ok(gms_pidfd_open(job.now.pid, &first, &error));
+    pid_t first_pid = job.now.pid;
+    gms_up_job_set_aside(&job);
+    assert_int_equal(job.now.pid, 0);
+    assert_int_equal(job.before.pid, first_pid);
+    assert_true(exists(scratch)); /* it still runs in there */
+    assert_ok(gms_up_job_start(&job, &error));
+    assert_true(exists(scratch)); /* a start cleans up, but not under a running one */
+    assert_int_equal(scratch_count(), 2);
+    gms_up_job_set_aside(&job);
+    struct pollfd ended = {.fd = first, .events = POLLIN};
+    assert_int_equal(poll(&ended, 1, UNIT_PATIENCE_MS), 1);
+    waitpid(first_pid, NULL, 0);
+    gms_fd_close(&first);
+    assert_int_equal(scratch_count(), 1);
+    assert_false(gms_pidfd_ended(job.before.pidfd));
+}
+
+/* What an earlier gms-up left behind goes with the next start; what is not a directory of ours stays. */
+static void test_leftovers(void **state)
+{
+    char left[GMS_UP_SCRATCH_BYTES], file[GMS_UP_SCRATCH_BYTES + 8], link[GMS_UP_SCRATCH_BYTES];
+    (void)state;
+    snprintf(left, sizeof left, "%s77", job.prefix);
+    snprintf(file, sizeof file, "%s/file", left);
+    snprintf(link, sizeof link, "%s78", job.prefix);
+    assert_int_equal(mkdir(left, 0700), 0);
+    int fd = open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    gms_fd_close(&fd);
+    assert_int_equal(symlink(run_dir, link), 0);
+    assert_ok(gms_up_job_start(&job, &error));
+    assert_false(exists(left));
+    assert_true(exists(link) && exists(run_dir)); /* a link is not followed, and not ours to remove */
+    assert_int_equal(unlink(link), 0);
+}
+
+/* -------------------------------------------------------------------------------------------------- watch ----- */
+
+static int listen_as(const char *name)
+{
+    char path[GMS_RUN_PATH_BYTES];
+    int listener = -1;
+    assert_ok(gms_run_dir_path(run_dir, name, strcmp(name, "c") == 0 ? 0 : -1, path, &error));
+    assert_ok(gms_channel_listen(path, &listener, &error));
+    return listener;
+}
+
+static int accept_one(int listener)
+{
+    int fd = -1;
+    pid_t pid;
+    uid_t uid;
+    struct pollfd ready = {.fd = listener, .events = POLLIN};
+    assert_int_equal(poll(&ready, 1, UNIT_PATIENCE_MS), 1);
+    assert_ok(gms_channel_accept(listener, &fd, &pid, &uid, &error));
+    return fd;
+}
+
+static void test_watch_a_keeper(void **state)
+{
+    struct gms_watch watch;
+    (void)state;
+    assert_ok(gms_watch_open(&watch, run_dir, "keeper", -1, false, &error));
+    assert_false(gms_watch_step(&watch)); /* nobody there */
+    assert_int_equal(watch.state, GMS_WATCH_DOWN);
+    int listener = listen_as("keeper");
+    assert_false(gms_watch_step(&watch));
+    assert_int_equal(watch.state, GMS_WATCH_UP);
+    int fd = accept_one(listener);
+    assert_false(gms_watch_step(&watch));
+    gms_fd_close(&fd);
+    assert_true(gms_watch_step(&watch)); /* told once */
+    assert_int_equal(watch.state, GMS_WATCH_DOWN);
+    gms_fd_close(&listener);
+    assert_false(gms_watch_step(&watch));
+    assert_int_equal(watch.state, GMS_WATCH_DOWN);
+    gms_watch_close(&watch);
+}
+
+static void test_watch_a_coordinator(void **state)
+{
+    static uint8_t buffer[GMS_WIRE_MAX_BYTES];
+    struct gms_message hello, welcome = {.type = GMS_MESSAGE_WELCOME, .fds = {-1, -1, -1, -1}}, down;
+    struct gms_watch watch;
+    (void)state;
+    assert_ok(gms_watch_open(&watch, run_dir, "c", 0, true, &error));
+    int listener = listen_as("c");
+    assert_false(gms_watch_step(&watch));
+    assert_int_equal(watch.state, GMS_WATCH_GREETING);
+    assert_false(gms_watch_ask_stop(&watch)); /* it has not answered yet */
+    int fd = accept_one(listener);
+    const uint64_t deadline_ns = gms_clock_ns() + UNIT_PATIENCE_MS * GMS_NS_PER_MS;
+    assert_ok(gms_channel_receive_until(fd, buffer, deadline_ns, &hello, &error));
+    assert_int_equal(hello.type, GMS_MESSAGE_HELLO);
+    assert_int_equal(hello.hello.role, GMS_CLIENT_CONTROL);
+    assert_int_equal(hello.hello.pid, getpid());
+    gms_message_close_fds(&hello);
+    assert_false(gms_watch_step(&watch)); /* still no answer */
+    assert_int_equal(watch.state, GMS_WATCH_GREETING);
+    welcome.request_id = 1;
+    welcome.welcome.world = 42;
+    welcome.welcome.version = (struct gms_bytes){"test", 4};
+    assert_ok(gms_channel_send(fd, &welcome, &error));
+    assert_false(gms_watch_step(&watch));
+    assert_int_equal(watch.state, GMS_WATCH_UP);
+    assert_int_equal(watch.world, 42);
+    assert_true(gms_watch_ask_stop(&watch));
+    assert_ok(gms_channel_receive_until(fd, buffer, deadline_ns, &down, &error));
+    assert_int_equal(down.type, GMS_MESSAGE_SHUTDOWN);
+    gms_fd_close(&fd);
+    assert_true(gms_watch_step(&watch));
+    assert_int_equal(watch.world, 42); /* of whom answered last */
+    /* One that ends before it has answered was never up. */
+    assert_false(gms_watch_step(&watch));
+    fd = accept_one(listener);
+    gms_fd_close(&fd);
+    assert_false(gms_watch_step(&watch));
+    assert_int_equal(watch.state, GMS_WATCH_DOWN);
+    gms_watch_close(&watch);
+    gms_fd_close(&listener);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_started),         TEST(test_cannot_be_run), TEST(test_adopted),        TEST(test_set_aside),
+        TEST(test_notes_of_others), TEST(test_leftovers),     TEST(test_watch_a_keeper), TEST(test_watch_a_coordinator),
+    };
+    return cmocka_run_group_tests_name("gms-up's parts", tests, NULL, NULL);
+}
