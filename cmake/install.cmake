@@ -6,6 +6,8 @@ install(TARGETS gms EXPORT gms-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDI
 install(FILES include/gms/engine.h include/gms/status.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gms)
 install(FILES examples/quickstart.cfg examples/attach.py DESTINATION ${CMAKE_INSTALL_DATADIR}/gms)
 
+install(DIRECTORY slurm DESTINATION ${CMAKE_INSTALL_DATADIR}/gms USE_SOURCE_PERMISSIONS)
+
 install(EXPORT gms-targets NAMESPACE gms:: FILE gms-targets.cmake DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/gms)
 file(WRITE ${CMAKE_BINARY_DIR}/gms-config.cmake "include(\"\${CMAKE_CURRENT_LIST_DIR}/gms-targets.cmake\")\n")
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/gms-config-version.cmake COMPATIBILITY SameMinorVersion)

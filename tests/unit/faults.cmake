@@ -15,3 +15,8 @@ gms_add_test(NAME test_exec_saved SOURCES test_exec_saved.c
 add_dependencies(test_exec_saved gms-keeper)
 set_tests_properties(test_exec_saved PROPERTIES ENVIRONMENT "${GMS_TEST_ENVIRONMENT}")
 gms_add_test(NAME test_up_parts SOURCES test_up_parts.c LIBRARIES gms_up_parts)
+
+# Batch scripts and units.
+add_test(NAME restart_loop COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/test_restart_loop.sh ${CMAKE_SOURCE_DIR}/slurm/restart-loop.sh)
+add_test(NAME systemd_units COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/test_systemd_units.sh ${CMAKE_SOURCE_DIR}/slurm/systemd ${CMAKE_BINARY_DIR})
+set_tests_properties(restart_loop systemd_units PROPERTIES LABELS slurm TIMEOUT 60 SKIP_RETURN_CODE 77)
