@@ -301,7 +301,9 @@ static void fence(struct gms_daemon *daemon, const struct gms_action *action)
     gms_core_look(daemon->core, &view);
     if (action->fence.incarnation == view.writer_incarnation)
         gms_timeline_begin(&daemon->timeline, action->fence.engine, action->fence.incarnation, gms_clock_ns());
-    gms_fence_start(daemon->fence, action->fence.engine, action->fence.incarnation);
+    /* The other ranks of one that said goodbye are told so by CONDEMNED, and may come to their own end. */
+    gms_fence_start_leaving(daemon->fence, action->fence.engine, action->fence.incarnation,
+                            action->fence.clean ? daemon->options.config->leave_ns : 0);
     gms_reclaim_suspects_changed(daemon->reclaim);
 }
 

@@ -11,7 +11,7 @@
  *                   capacity_of = ( { rank = 1; capacity = "255MiB"; } ); };
  *   kv          : { verify = "full" | "none"; };
  *   timeouts    : { operation = "10s"; round = "5s"; heartbeat = "5s"; fence_report = "2s"; transfer_stall = "5s";
- *                  reattach = "5s"; };
+ *                  reattach = "5s"; leave = "1s"; };
  *   reclaim     : { policy = "gpu-proof" | "process-death-timeout"; provider = "auto"; grace = "5s"; step = 1024;
  *                  page_pause = "0ms"; };
  *   environment : { set = ( "NAME=VALUE", ... );      for every engine rank; ${...} as environment.h says
@@ -68,7 +68,7 @@ struct gms_config {
     bool device_shared;
     bool kv_verify_full;
     enum gms_containment containment;
-    uint64_t operation_timeout_ns, round_timeout_ns, heartbeat_ns, fence_report_ns, transfer_stall_ns, reattach_ns;
+    uint64_t operation_timeout_ns, round_timeout_ns, heartbeat_ns, fence_report_ns, transfer_stall_ns, reattach_ns, leave_ns;
     enum gms_reclaim_policy reclaim_policy;
     enum gms_reclaim_provider reclaim_provider;
     uint32_t reclaim_step;

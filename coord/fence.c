@@ -33,6 +33,7 @@ struct cohort {
     pid_t pid; /* for people; never signalled */
     struct gms_container container;
     enum gms_fence_state state;
+    uint64_t leave_ns; /* LIVE: until when it may end by itself; 0: it has not been asked to end */
     uint64_t started_ns, report_ns, report_pause_ns;
     uint32_t pause_us;
     struct event *timer, *engine_ended, *guardian_ended;
@@ -309,9 +310,22 @@ static void report(struct cohort *cohort, uint64_t now_ns)
             (unsigned long long)((now_ns - cohort->started_ns) / GMS_NS_PER_MS), text);
 }
 
+static void kill_cohort(struct cohort *cohort);
+
+/* Everything that names it has ended: the container where it has one, which ends after the rank and what it left. */
+static bool ended_by_itself(const struct cohort *cohort)
+{
+    return gms_pidfd_ended(cohort->container.guardian_fd >= 0 ? cohort->container.guardian_fd : cohort->pidfd);
+}
+
 static void check(struct cohort *cohort)
 {
     pid_t waits;
+    if (cohort->state == GMS_FENCE_LIVE && cohort->leave_ns != 0 &&
+        (ended_by_itself(cohort) || gms_clock_ns() >= cohort->leave_ns)) {
+        kill_cohort(cohort);
+        return;
+    }
     if (cohort->state != GMS_FENCE_KILLED)
         return;
     if (first_gap(cohort, &waits) != GAP_NONE) {
@@ -405,28 +419,50 @@ gms_status gms_fence_add(struct gms_fence *fence, uint32_t engine, uint64_t inca
     return GMS_OK;
 }
 
-void gms_fence_start(struct gms_fence *fence, uint32_t engine, uint64_t incarnation)
+/* From LIVE to KILLED. */
+static void kill_cohort(struct cohort *cohort)
 {
-    struct cohort *cohort = find(fence, incarnation);
-    if (cohort == NULL) {
-        fence->options.retired(fence->options.context, engine, incarnation);
-        return;
-    }
-    if (cohort->state != GMS_FENCE_LIVE)
-        return;
+    const struct gms_fence *fence = cohort->fence;
     cohort->state = GMS_FENCE_KILLED;
     cohort->started_ns = gms_clock_ns();
     cohort->pause_us = FIRST_PAUSE_US;
     cohort->report_pause_ns = fence->options.report_ns;
     cohort->report_ns = fence->options.report_ns > 0 ? cohort->started_ns + fence->options.report_ns : 0;
+    gms_log(GMS_LOG_NOTICE, "fence: engine %u incarnation %llu (pid %d) %s", cohort->engine,
+            (unsigned long long)cohort->incarnation, (int)cohort->pid,
+            cohort->leave_ns != 0 && ended_by_itself(cohort) ? "has ended by itself" : "is killed");
     if (cohort->container.kind == GMS_CONTAINER_PID_NAMESPACE)
         gms_pidfd_signal(cohort->container.guardian_fd, SIGKILL);
     seed_family(cohort);
-    gms_log(GMS_LOG_NOTICE, "fence: engine %u incarnation %llu (pid %d) is killed", engine,
-            (unsigned long long)incarnation, (int)cohort->pid);
     event_add(cohort->engine_ended, NULL);
     if (cohort->guardian_ended != NULL)
         event_add(cohort->guardian_ended, NULL);
+    check(cohort);
+}
+
+void gms_fence_start(struct gms_fence *fence, uint32_t engine, uint64_t incarnation)
+{
+    struct cohort *cohort = find(fence, incarnation);
+    if (cohort == NULL)
+        fence->options.retired(fence->options.context, engine, incarnation);
+    else if (cohort->state == GMS_FENCE_LIVE)
+        kill_cohort(cohort);
+}
+
+void gms_fence_start_leaving(struct gms_fence *fence, uint32_t engine, uint64_t incarnation, uint64_t grace_ns)
+{
+    struct cohort *cohort = find(fence, incarnation);
+    if (cohort == NULL || grace_ns == 0) {
+        gms_fence_start(fence, engine, incarnation);
+        return;
+    }
+    if (cohort->state != GMS_FENCE_LIVE || cohort->leave_ns != 0)
+        return;
+    cohort->leave_ns = gms_clock_ns() + grace_ns;
+    uint64_t us = grace_ns / 1000 + 1; /* rounded up: the grace is over when the timer fires */
+    const struct timeval pause = {.tv_sec = (time_t)(us / 1000000), .tv_usec = (suseconds_t)(us % 1000000)};
+    event_add(cohort->timer, &pause);
+    event_add(cohort->guardian_ended != NULL ? cohort->guardian_ended : cohort->engine_ended, NULL);
     check(cohort);
 }
 

@@ -69,8 +69,7 @@ static void surroundings(struct gms_daemon *daemon, struct gms_cohort *cohort)
 static void look_at(struct gms_reclaim *reclaim, uint64_t incarnation, struct gms_cohort *ret_cohort)
 {
     const struct gms_member *member = gms_members_find(reclaim->daemon->members, incarnation);
-    *ret_cohort =
-        (struct gms_cohort){.incarnation = incarnation, .pidfd = -1, .container = {.guardian_fd = -1, .engine_fd = -1}};
+    *ret_cohort = (struct gms_cohort){.incarnation = incarnation, .pidfd = -1, .container = GMS_NO_CONTAINER};
     if (member != NULL) {
         ret_cohort->engine = member->engine;
         ret_cohort->pidfd = fcntl(member->pidfd, F_DUPFD_CLOEXEC, 3);
@@ -197,8 +196,7 @@ static bool send_out(struct gms_reclaim *reclaim, enum errand errand, uint64_t i
     job->base.always = errand != ASK; /* the living must be seen, also while the dead are left alone */
     job->step = step;
     if (errand == FORGET)
-        job->cohort = (struct gms_cohort){
-            .incarnation = incarnation, .pidfd = -1, .container = {.guardian_fd = -1, .engine_fd = -1}};
+        job->cohort = (struct gms_cohort){.incarnation = incarnation, .pidfd = -1, .container = GMS_NO_CONTAINER};
     else
         look_at(reclaim, incarnation, &job->cohort);
     gms_worker_submit(reclaim->worker, &job->base);

@@ -25,6 +25,7 @@ static void test_defaults(void **state)
     assert_int_equal(config.fence_report_ns, 2 * GMS_NS_PER_S);
     assert_int_equal(config.transfer_stall_ns, 5 * GMS_NS_PER_S);
     assert_int_equal(config.reattach_ns, 5 * GMS_NS_PER_S);
+    assert_int_equal(config.leave_ns, GMS_NS_PER_S);
     assert_int_equal(config.reclaim_policy, GMS_POLICY_GPU_PROOF);
     assert_int_equal(config.reclaim_provider, GMS_PROVIDER_AUTO);
     assert_int_equal(config.reclaim_grace_ns, 5 * GMS_NS_PER_S);
@@ -42,7 +43,7 @@ static void test_every_setting(void **state)
         .memory = "backend = \"host\"; capacity_of = ( { rank = 1; capacity = \"255 MiB\"; } );",
         .more = "kv : { verify = \"none\"; };\n"
                 "timeouts : { operation = \"3s\"; round = \"250ms\"; heartbeat = \"1min\"; fence_report = \"20ms\";"
-                " transfer_stall = \"7s\"; reattach = \"9s\"; };\n"
+                " transfer_stall = \"7s\"; reattach = \"9s\"; leave = \"0ms\"; };\n"
                 "reclaim : { policy = \"process-death-timeout\"; provider = \"procmap\"; grace = \"90ms\"; step = 7;"
                 " page_pause = \"2ms\"; };\n"
                 "environment : { set = ( \"A=1\", \"B=\", \"C=x=y\" ); };\n"
@@ -57,6 +58,7 @@ static void test_every_setting(void **state)
     assert_int_equal(config.fence_report_ns, 20 * GMS_NS_PER_MS);
     assert_int_equal(config.transfer_stall_ns, 7 * GMS_NS_PER_S);
     assert_int_equal(config.reattach_ns, 9 * GMS_NS_PER_S);
+    assert_int_equal(config.leave_ns, 0);
     assert_int_equal(config.reclaim_policy, GMS_POLICY_PROCESS_DEATH_TIMEOUT);
     assert_int_equal(config.reclaim_provider, GMS_PROVIDER_PROCMAP);
     assert_int_equal(config.reclaim_grace_ns, 90 * GMS_NS_PER_MS);
@@ -229,6 +231,7 @@ static const struct {
     {"timeouts.fence_report", "timeouts : { fence_report = @; };", false},
     {"timeouts.transfer_stall", "timeouts : { transfer_stall = @; };", false},
     {"timeouts.reattach", "timeouts : { reattach = @; };", false},
+    {"timeouts.leave", "timeouts : { leave = @; };", false},
     {"environment.engines[].engine", "environment : { engines = ( { engine = @; set = (); } ); };", true},
     {"environment.ranks[].rank", "environment : { ranks = ( { rank = @; set = (); } ); };", true},
     {"environment.port_first", "environment : { port_first = @; };", true},
