@@ -100,8 +100,9 @@ static const struct setting table[] = {
     {"timeouts.reattach", DURATION, MEMBER(reattach_ns), .least = 100 * MS, .greatest = HOUR, .initial = "5s",
      .help = "how long a living engine rank may stay away after a restart of the coordinators before it is named"},
     {"timeouts.leave", DURATION, MEMBER(leave_ns), .greatest = 60 * GMS_NS_PER_S, .initial = "1s",
-     .help = "how long the processes of an engine that said goodbye on a rank may take to end by themselves; a takeover "
-             "waits for it"},
+     .help =
+         "how long the processes of an engine that said goodbye on a rank may take to end by themselves; a takeover "
+         "waits for it"},
     {"reclaim.policy", CHOICE, MEMBER(reclaim_policy), .initial = "gpu-proof",
      .choices = "gpu-proof|process-death-timeout",
      .help = "what brings pages back that a dead engine may still write: proof, or its death and some time"},

@@ -452,12 +452,12 @@ void gms_fence_start(struct gms_fence *fence, uint32_t engine, uint64_t incarnat
 void gms_fence_start_leaving(struct gms_fence *fence, uint32_t engine, uint64_t incarnation, uint64_t grace_ns)
 {
     struct cohort *cohort = find(fence, incarnation);
+    if (cohort != NULL && (cohort->state != GMS_FENCE_LIVE || cohort->leave_ns != 0))
+        return;
     if (cohort == NULL || grace_ns == 0) {
         gms_fence_start(fence, engine, incarnation);
         return;
     }
-    if (cohort->state != GMS_FENCE_LIVE || cohort->leave_ns != 0)
-        return;
     cohort->leave_ns = gms_clock_ns() + grace_ns;
     uint64_t us = grace_ns / 1000 + 1; /* rounded up: the grace is over when the timer fires */
     const struct timeval pause = {.tv_sec = (time_t)(us / 1000000), .tv_usec = (suseconds_t)(us % 1000000)};

@@ -62,7 +62,7 @@ gms_status gms_fence_add(struct gms_fence *fence, uint32_t engine, uint64_t inca
 /* Kills it, now, and watches until it is retired. Starting twice changes nothing. */
 void gms_fence_start(struct gms_fence *fence, uint32_t engine, uint64_t incarnation);
 /* The same for one that has said goodbye: it may end by itself first, with an exit status of its own, for at most
- * `grace_ns`; what is left then is killed. gms_fence_start ends the grace at once. */
+ * `grace_ns`; what is left then is killed. Starting twice changes nothing, but gms_fence_start ends the grace. */
 void gms_fence_start_leaving(struct gms_fence *fence, uint32_t engine, uint64_t incarnation, uint64_t grace_ns);
 /* Closes what is known of it. */
 void gms_fence_forget(struct gms_fence *fence, uint64_t incarnation);

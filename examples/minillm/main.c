@@ -238,8 +238,8 @@ static const char documentation[] =
     "  mpirun -n 2 gms-exec --run-dir DIR --engine 1 -- minillm --listen unix:/tmp/llm\n\n"
     "SIGUSR1 to mpirun ends it cleanly.\n\n"
     "Exit status: 0 clean end, 1 failed (the reason is logged), 3 told to end or ownership lost, 4 another rank is "
-    "gone, 64 wrong options. An engine of a deployment is fenced once it said goodbye, so a launcher may report 137 "
-    "instead of 0; its event log ends with \"end\" then.";
+    "gone, 64 wrong options. What has not ended by itself soon after the goodbye (timeouts.leave of the deployment "
+    "file) is killed, and a launcher reports 137 then; its event log ends with \"end\" in any case.";
 
 /* Blocks SIGUSR1 in every thread that MPI will start too, so that it is read and never interrupts. */
 static int open_signal_fd(void)

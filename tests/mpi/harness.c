@@ -130,6 +130,7 @@ void cluster_prepare(struct cluster *cluster, const struct cluster_options *opti
             "deployment = \"test\";\nrun_dir = \"%s\";\nranks = %u;\nmemory : %s;\n"
             "kv : { verify = \"%s\"; };\n"
             "timeouts : { operation = \"%s\"; round = \"5s\"; heartbeat = \"%s\"; fence_report = \"500ms\"; "
+            "leave = \"%s\"; "
             "transfer_stall = \"300ms\"; };\n"
             "environment : %s;\n"
             "engine : { command = ( \"true\" ); containment = \"auto\"; };\n",
@@ -139,7 +140,7 @@ void cluster_prepare(struct cluster *cluster, const struct cluster_options *opti
                                                 : "{ backend = \"host\"; capacity = \"64MiB\"; }",
             options->verify != NULL ? options->verify : "full",
             options->operation_timeout != NULL ? options->operation_timeout : "5s",
-            options->heartbeat != NULL ? options->heartbeat : "1s",
+            options->heartbeat != NULL ? options->heartbeat : "1s", options->leave != NULL ? options->leave : "1s",
             options->environment != NULL ? options->environment : "{ set = ( \"MPI_TEST=1\" ); }");
     if (options->hooks != NULL)
         fprintf(file, "hooks : %s;\n", options->hooks);

@@ -117,6 +117,12 @@ static gms_status body(struct engine_rank *rank, struct gms_error *error)
 static struct cluster cluster;
 static struct engine engines[8];
 
+static bool is_condemned(void *context)
+{
+    (void)context;
+    return cluster_log_count(&cluster, "is condemned: left") == RANKS;
+}
+
 static void begin(void)
 {
     cluster_start(&cluster, &(struct cluster_options){.ranks = RANKS});
@@ -159,7 +165,8 @@ static void expect_takeover(const char *cause, uint32_t sealed)
         const json_t *list = json_object_get(status, "takeovers");
         const json_t *last = json_array_get(list, json_array_size(list) - 1);
         json_int_t before = 1;
-        assert_non_null(last);
+        if (last == NULL)
+            fail_msg("rank %u tells of no takeover: %s", rank, status != NULL ? json_dumps(status, 0) : "no answer");
         assert_string_equal(json_string_value(json_object_get(last, "cause")), cause);
         for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
             json_int_t at = json_integer_value(json_object_get(last, steps[i]));
@@ -232,6 +239,30 @@ static void test_goodbye(void **state)
     expect_takeover("left", SEALED);
     for (uint32_t rank = 0; rank < RANKS; rank++)
         assert_int_equal(engines[1].ranks[rank].values[VALUE_QUARANTINED], 1);
+    expect_gone(0);
+    end_all(1, 1);
+}
+
+/* One rank after the other says goodbye: the group knows it with the first, and the rest may still end by themselves,
+ * each with its own exit status. The successor waits for that. */
+static void test_leaves_one_by_one(void **state)
+{
+    (void)state;
+    cluster_start(&cluster, &(struct cluster_options){.ranks = RANKS, .leave = "15s"});
+    start(0, 0, "a", ACT_LEAVE);
+    expect_serving(0, 0);
+    start(1, 1, "b", ACT_WAIT);
+    atomic_store(&engines[0].ranks[0].go, GATE_ACT);
+    assert_true(eventually(is_condemned, NULL, HARNESS_DEADLINE_MS));
+    for (uint32_t rank = 1; rank < RANKS; rank++)
+        assert_true(engine_rank_alive(&engines[0], rank));
+    engine_go(&engines[0], GATE_ACT);
+    expect_serving(1, SEALED);
+    expect_takeover("left", SEALED);
+    for (uint32_t rank = 0; rank < RANKS; rank++) { /* their bodies came to an end: nobody was killed */
+        assert_int_equal(engines[0].ranks[rank].at, 1000);
+        assert_int_equal(engines[0].ranks[rank].status, GMS_OK);
+    }
     expect_gone(0);
     end_all(1, 1);
 }
@@ -330,10 +361,11 @@ static void test_shadow_dies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_three_in_a_row), cmocka_unit_test(test_all_killed),
-        cmocka_unit_test(test_goodbye),        cmocka_unit_test(test_ordered),
-        cmocka_unit_test(test_sticky),         cmocka_unit_test(test_successor_dies),
-        cmocka_unit_test(test_hidden_child),   cmocka_unit_test(test_shadow_dies),
+        cmocka_unit_test(test_three_in_a_row),    cmocka_unit_test(test_all_killed),
+        cmocka_unit_test(test_leaves_one_by_one), cmocka_unit_test(test_goodbye),
+        cmocka_unit_test(test_ordered),           cmocka_unit_test(test_sticky),
+        cmocka_unit_test(test_successor_dies),    cmocka_unit_test(test_hidden_child),
+        cmocka_unit_test(test_shadow_dies),
     };
     return cmocka_run_group_tests_name("coord_takeover", tests, NULL, NULL);
 }

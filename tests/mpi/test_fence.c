@@ -3,6 +3,7 @@
  * The fence alone, on children of this test: what is killed, and when it is called retired.
  */
 #include <event2/event.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -159,6 +160,71 @@ static void test_unknown(void **state)
     struct fixture *fixture = *state;
     gms_fence_start(fixture->fence, ENGINE, INCARNATION);
     assert_int_equal(fixture->retired, 1);
+}
+
+/* A process that ends by itself, with 3, when the other end of `ret_gate` is closed. */
+static pid_t leaving_child(int *ret_pidfd, int *ret_gate)
+{
+    int ends[2];
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        char byte;
+        close(ends[1]);
+        while (read(ends[0], &byte, 1) > 0) {
+        }
+        _exit(3);
+    }
+    close(ends[0]);
+    *ret_gate = ends[1];
+    assert_int_equal(gms_pidfd_open(pid, ret_pidfd, NULL), GMS_OK);
+    return pid;
+}
+
+/* One that said goodbye ends by itself: it is waited for, and its exit status is its own. */
+static void test_leaving(void **state)
+{
+    struct fixture *fixture = *state;
+    int pidfd = -1, gate = -1, status = 0;
+    pid_t pid = leaving_child(&pidfd, &gate);
+    assert_int_equal(gms_fence_add(fixture->fence, ENGINE, INCARNATION, pidfd, &nowhere, NULL), GMS_OK);
+    gms_fence_start_leaving(fixture->fence, ENGINE, INCARNATION, 20 * GMS_NS_PER_S);
+    gms_fence_start_leaving(fixture->fence, ENGINE, INCARNATION, 0); /* too late to say that: it is under way */
+    turn_for(fixture, 50);
+    assert_int_equal(fixture->retired, 0);
+    assert_int_equal(gms_fence_look(fixture->fence, INCARNATION, NULL, NULL), GMS_FENCE_LIVE);
+    gms_fd_close(&gate);
+    turn_for(fixture, 5000);
+    assert_int_equal(fixture->retired, 1);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+    gms_fd_close(&pidfd);
+}
+
+/* One that does not end is killed when its time is over, not before; and at once when it is not a goodbye any more. */
+static void test_leaving_too_long(void **state)
+{
+    struct fixture *fixture = *state;
+    for (int ordered = 0; ordered < 2; ordered++) {
+        int pidfd = -1, gate = -1, status = 0;
+        pid_t pid = leaving_child(&pidfd, &gate);
+        uint64_t begin_ns = gms_clock_ns();
+        fixture->retired = 0;
+        assert_int_equal(gms_fence_add(fixture->fence, ENGINE, INCARNATION, pidfd, &nowhere, NULL), GMS_OK);
+        gms_fence_start_leaving(fixture->fence, ENGINE, INCARNATION, ordered ? 20 * GMS_NS_PER_S : 80 * GMS_NS_PER_MS);
+        assert_int_equal(fixture->retired, 0);
+        if (ordered)
+            gms_fence_start(fixture->fence, ENGINE, INCARNATION);
+        turn_for(fixture, 5000);
+        assert_int_equal(fixture->retired, 1);
+        assert_true(ordered || gms_clock_ns() - begin_ns >= 80 * GMS_NS_PER_MS);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        gms_fd_close(&pidfd);
+        gms_fd_close(&gate);
+        gms_fence_forget(fixture->fence, INCARNATION);
+    }
 }
 
 static void test_plain(void **state)
@@ -507,6 +573,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_unknown, setup, teardown),
         cmocka_unit_test_setup_teardown(test_plain, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_leaving, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_leaving_too_long, setup, teardown),
         cmocka_unit_test_setup_teardown(test_holder_of_directory, setup, teardown),
         cmocka_unit_test_setup_teardown(test_holder_of_pool, setup, teardown),
         cmocka_unit_test_setup_teardown(test_holder_of_descriptor, setup, teardown),

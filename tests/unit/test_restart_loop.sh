@@ -77,10 +77,10 @@ plan 75 kill 1 75 0
 "$loop" -- "$dir/launcher" 2>"$dir/err"
 check "exit status after restarts" 0 $?
 check "starts" 5 "$(starts)"
-between 1 0 20
-between 2 19 80
-between 3 49 110
-between 4 99 200
+between 1 0 150
+between 2 19 250
+between 3 49 300
+between 4 99 400
 
 # The last pause is the longest, however often.
 plan 75 75 75 75 75 75 75 0
@@ -88,14 +88,14 @@ plan 75 75 75 75 75 75 75 0
 check "exit status after many restarts" 0 $?
 check "starts" 8 "$(starts)"
 for i in 3 4 5 6 7; do
-    between "$i" 9 70
+    between "$i" 9 200
 done
 
 # Who lived long enough is started again at once.
 plan 75 75 "settle 2.1" 0
-"$loop" --settled 2 --pauses "0.05 5" -- "$dir/launcher" 2>"$dir/err"
+"$loop" --settled 2 --pauses "0.05 9" -- "$dir/launcher" 2>"$dir/err"
 check "starts with a settled one" 4 "$(starts)"
-between 3 209 300
+between 3 209 600
 
 # A planned stop: asked for in its own way, or by TERM to the launcher.
 plan stay
