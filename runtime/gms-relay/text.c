@@ -6,13 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { FIRST_BYTES = 512 }; /* an event of a stream fits */
+
 static bool make_room(struct relay_text *text, size_t bytes)
 {
     if (text->failed || bytes > (size_t)1 << 40)
         return false;
     if (text->bytes + bytes + 1 <= text->capacity)
         return true;
-    size_t capacity = (text->bytes + bytes + 1) * 2;
+    size_t capacity = (text->bytes + bytes + 1) * 2 + FIRST_BYTES;
     char *grown = realloc(text->data, capacity);
     if (grown == NULL) {
         text->failed = true;
@@ -50,9 +52,12 @@ void relay_text_print(struct relay_text *text, const char *format, ...)
     va_list arguments, again;
     va_start(arguments, format);
     va_copy(again, arguments);
-    int length = vsnprintf(NULL, 0, format, arguments);
+    size_t room = text->capacity - text->bytes; /* mostly it fits at once */
+    int length = vsnprintf(room > 0 ? text->data + text->bytes : NULL, room, format, arguments);
     va_end(arguments);
-    if (length >= 0 && make_room(text, (size_t)length)) {
+    if (length >= 0 && !text->failed && (size_t)length < room) {
+        text->bytes += (size_t)length;
+    } else if (length >= 0 && make_room(text, (size_t)length)) {
         vsnprintf(text->data + text->bytes, (size_t)length + 1, format, again);
         text->bytes += (size_t)length;
     }

@@ -163,6 +163,13 @@ static const struct drill_fault faults[] = {
      UNNOTICED,
      .in_short = true},
     /* Both at once. */
+    {.name = "relay",
+     .done = "SIGKILL to gms-relay, which is started again",
+     .checked =
+         "streams through it end visibly broken; asked again of the next relay, they are whole after the takeover",
+     .strikes = {KILL(RELAY)},
+     UNNOTICED,
+     .in_short = true},
     {.name = "engine-and-coordinator",
      .done = "SIGKILL to a rank of the serving engine and to a coordinator rank at once",
      .checked = "the takeover happens once coordinators are back",

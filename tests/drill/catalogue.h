@@ -25,6 +25,7 @@ enum drill_target {
     DRILL_TARGET_COORDINATOR_LAUNCHER,
     DRILL_TARGET_KEEPER,
     DRILL_TARGET_UP,
+    DRILL_TARGET_RELAY,    /* with streams through it (relayed.h) */
     DRILL_TARGET_RUN_DISK, /* the file system of the run directory */
     DRILL_TARGET_COUNT
 };

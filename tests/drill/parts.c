@@ -38,12 +38,22 @@ pid_t drill_parts_coordinator_launcher(const struct drill_deployment *deployment
     return length > 0 ? (pid_t)strtol(text, NULL, 10) : 0;
 }
 
-struct drill_process *drill_parts_up(struct drill_deployment *deployment)
+static struct drill_process *named(struct drill_deployment *deployment, const char *name)
 {
     for (size_t i = 0; i < deployment->processes.count; i++)
-        if (strcmp(deployment->processes.items[i].name, "gms-up") == 0)
+        if (strcmp(deployment->processes.items[i].name, name) == 0)
             return &deployment->processes.items[i];
     return NULL;
+}
+
+struct drill_process *drill_parts_up(struct drill_deployment *deployment)
+{
+    return named(deployment, "gms-up");
+}
+
+struct drill_process *drill_parts_relay(struct drill_deployment *deployment)
+{
+    return named(deployment, "relay");
 }
 
 bool drill_parts_whole(struct drill_deployment *deployment, uint64_t former_world, uint32_t serving, int within_ms,

@@ -12,6 +12,8 @@ pid_t drill_parts_keeper(const struct drill_deployment *deployment);
 pid_t drill_parts_coordinator_launcher(const struct drill_deployment *deployment);
 /* gms-up itself, NULL: this deployment has none that the drill started. */
 struct drill_process *drill_parts_up(struct drill_deployment *deployment);
+/* gms-relay, NULL: none was started. */
+struct drill_process *drill_parts_relay(struct drill_deployment *deployment);
 
 /*
  * Is the group whole: every rank answers in a world later than `former_world` (0: in any) and has a keeper, all agree,

@@ -9,6 +9,7 @@
 #include "logs.h"
 #include "measure.h"
 #include "parts.h"
+#include "relayed.h"
 #include "strike.h"
 #include "streams.h"
 #include "verdict.h"
@@ -39,8 +40,9 @@ struct round {
     bool closing;     /* no new request any more */
     struct drill_observation seen;
     struct drill_blow blow;
-    uint32_t excused;       /* bit per engine that may end */
-    bool survivors_counted; /* when the successor's first token was there */
+    struct drill_relayed *relayed; /* NULL: no relay in this round */
+    uint32_t excused;              /* bit per engine that may end */
+    bool survivors_counted;        /* when the successor's first token was there */
 };
 
 static uint32_t draw(struct round *round, uint32_t below)
@@ -310,6 +312,20 @@ static bool restart_up(struct round *round)
     return false;
 }
 
+static void pump_again(void *context)
+{
+    pump(context);
+}
+
+static bool relayed_good(struct round *round, gms_status status, const struct gms_error *error)
+{
+    if (status == GMS_OK)
+        return true;
+    round->result->unsupported |= status == GMS_E_UNSUPPORTED;
+    drill_result_fail(round->result, "%s", error->text);
+    return false;
+}
+
 /* Something of the control plane is struck; streams go on, and it must be whole again. */
 static bool suffer(struct round *round, const struct drill_strike *strikes, size_t count)
 {
@@ -325,11 +341,16 @@ static bool suffer(struct round *round, const struct drill_strike *strikes, size
     uint64_t former_world = world_ends ? deployment->status[0].world : 0;
     pid_t former_keeper = strikes_at(strikes, count, DRILL_TARGET_KEEPER) ? drill_parts_keeper(deployment) : 0;
     bool up_ends = strikes_at(strikes, count, DRILL_TARGET_UP);
+    if (strikes_at(strikes, count, DRILL_TARGET_RELAY) &&
+        !relayed_good(
+            round, drill_relayed_open(deployment, round->requests, pump_again, round, &round->relayed, &error), &error))
+        return false;
     struct drill_observation seen = {.from_engine = (int32_t)round->scene->serving};
     if (up_ends)
         drill_parts_up(deployment)->asked_to_end = true;
     uint64_t begun_ns = gms_clock_ns();
-    if (!strike(round, strikes, count, &seen) || (up_ends && !restart_up(round)))
+    if (!strike(round, strikes, count, &seen) || (up_ends && !restart_up(round)) ||
+        (round->relayed != NULL && !relayed_good(round, drill_relayed_again(round->relayed, &error), &error)))
         return false;
     uint64_t deadline_ns = limit(round);
     uint64_t relent_ns = round->blow.ballast[0] != '\0' ? begun_ns + DISK_FULL_MS * GMS_NS_PER_MS : 0;
@@ -436,6 +457,12 @@ void drill_round_run(struct drill_scene *scene, const struct drill_fault *fault,
         good = take_over(&round, fault->strikes, DRILL_STRIKES);
     if (good)
         finish_streams(&round);
+    if (good && round.relayed != NULL)
+        relayed_good(&round, drill_relayed_finish(round.relayed, &error), &error);
+    if (good && round.relayed != NULL)
+        snprintf(ret_result->note, sizeof ret_result->note, "%u streams through the relay broken and asked again",
+                 drill_relayed_broken(round.relayed));
+    drill_relayed_close(round.relayed);
     drill_strike_over(&round.blow);
     if (drill_interrupted()) {
         ret_result->could_not_run = true;

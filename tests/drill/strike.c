@@ -138,6 +138,9 @@ static gms_status find(struct drill_strike strike, uint32_t rank, struct drill_d
     case DRILL_TARGET_UP:
         process = drill_parts_up(deployment);
         return add(victims, "gms-up", process != NULL && !process->ended ? process->pid : 0, strike.act, ret_error);
+    case DRILL_TARGET_RELAY:
+        process = drill_parts_relay(deployment);
+        return add(victims, "gms-relay", process != NULL && !process->ended ? process->pid : 0, strike.act, ret_error);
     case DRILL_TARGET_RUN_DISK:
     case DRILL_TARGET_NONE:
     case DRILL_TARGET_COUNT:

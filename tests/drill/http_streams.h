@@ -3,8 +3,8 @@
  * Clients of a relay: each streams one completion after the other on a connection of its own, and keeps what it got and
  * when. One poll loop, not thread-safe; a thread may own the whole set.
  */
-#ifndef GMS_TESTS_RELAY_HTTP_STREAMS_H
-#define GMS_TESTS_RELAY_HTTP_STREAMS_H
+#ifndef GMS_DRILL_HTTP_STREAMS_H
+#define GMS_DRILL_HTTP_STREAMS_H
 
 #include <stdbool.h>
 #include <stddef.h>

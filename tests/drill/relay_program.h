@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * gms-relay beside a drill's deployment. */
-#ifndef GMS_TESTS_RELAY_PROGRAM_H
-#define GMS_TESTS_RELAY_PROGRAM_H
+#ifndef GMS_DRILL_RELAY_PROGRAM_H
+#define GMS_DRILL_RELAY_PROGRAM_H
 
 #include "deployment.h"
 
