@@ -212,8 +212,8 @@ GMS_API gms_status gms_manifest_find(const gms_pool *pool, const char *name, uin
 /*
  * COLLECTIVE. Commits the weights: the manifest must cover every byte of the pool (REFUSED names the first gap), this
  * process's writable mapping is replaced by a read-only one at the same address, and the memory is sealed against any
- * writer. BUSY if another writable mapping of it exists. After a failure the pool is still unpublished and, where this
- * process had it writable, writable again.
+ * writer. Waits for work that this process has submitted to its device. BUSY if another writable mapping of it exists.
+ * After a failure the pool is still unpublished and, where this process had it writable, writable again.
  */
 GMS_API gms_status gms_publish(gms_pool *pool, struct gms_error *ret_error);
 

@@ -322,7 +322,11 @@ gms_status gms_publish(gms_pool *pool, struct gms_error *ret_error)
     status = gms_manifest_check_whole(&pool->manifest, pool->bytes, ret_error);
     if (status != GMS_OK)
         return status;
-    /* Our own mapping goes first: memory with a writable mapping cannot be sealed. */
+    /* Our own mapping goes first: memory with a writable mapping cannot be sealed. What was launched to fill it must be
+     * done by then. */
+    status = vmm->sync(ret_error);
+    if (status != GMS_OK)
+        return status;
     status = vmm->map(pool->address, &pool->handle, GMS_VMM_READ, ret_error);
     if (status != GMS_OK)
         return status;

@@ -635,6 +635,9 @@ static gms_status cuda_map_scratch(void *address, uint64_t bytes, struct gms_err
         if (result == GMS_CU_SUCCESS && tail_bytes > 0) {
             result = GMS_CU(cuda.api, fill, mapping.address + bytes - tail_bytes, 0, tail_bytes);
         }
+        if (result == GMS_CU_SUCCESS) {
+            result = GMS_CU(cuda.api, context_sync); /* nothing of ours is in flight where the next call may unmap */
+        }
         if (result != GMS_CU_SUCCESS) {
             status = gms_cu_fail(cuda.api, result, ret_error, "clearing of scratch");
         }
@@ -868,7 +871,12 @@ static gms_status cuda_write(void *to, const void *from, uint64_t bytes, struct 
     if (status != GMS_OK) {
         return status;
     }
-    const gms_cu_result result = GMS_CU(cuda.api, write, (uintptr_t)to, from, bytes);
+    gms_cu_result result = GMS_CU(cuda.api, write, (uintptr_t)to, from, bytes);
+    if (result == GMS_CU_SUCCESS) {
+        /* The driver returns when the source has been read; the stores may come later, and must not meet another
+         * mapping. */
+        result = GMS_CU(cuda.api, context_sync);
+    }
     leave_unlocked();
     return result == GMS_CU_SUCCESS
                ? GMS_OK

@@ -62,7 +62,7 @@ struct gms_vmm {
     gms_status (*freeze)(const struct gms_vmm_handle *handle, struct gms_error *ret_error);
     /* Work submitted by this process so far is complete (host: nothing to wait for). STICKY: it never will be. */
     gms_status (*sync)(struct gms_error *ret_error);
-    /* Copies between mapped memory and the caller's. Errors: INVALID (not mapped, or not for this). */
+    /* Copies between mapped memory and the caller's; done on return. Errors: INVALID (not mapped, or not for this). */
     gms_status (*read)(void *to, const void *from, uint64_t bytes, struct gms_error *ret_error);
     gms_status (*write)(void *to, const void *from, uint64_t bytes, struct gms_error *ret_error);
     void (*release)(struct gms_vmm_handle *handle); /* closes; empty handles allowed */

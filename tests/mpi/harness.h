@@ -146,6 +146,9 @@ gms_status rank_attach_weights(gms_session *session, gms_pool **ret_pool, struct
 /* park, promotion, adopt, wake, serve. */
 gms_status rank_serve(gms_session *session, const char *endpoint, struct gms_adoption *ret_adoption,
                       struct gms_error *error);
+/* A pool's contents, wherever they are; rank_byte: -1 where they cannot be read. */
+gms_status rank_fill(gms_pool *pool, size_t offset, int byte, size_t bytes, struct gms_error *error);
+int rank_byte(const gms_pool *pool, size_t offset);
 /* Leases slot `slot`, fills it, seals it under a hash made of `slot`. */
 gms_status rank_seal(gms_session *session, gms_pool *pool, uint32_t slot, struct gms_error *error);
 

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "harness.h"
+#include "vmm/cuda.h"
 
 /* ---------------------------------------------------------------------------------------------------- engines -- */
 
@@ -190,14 +191,42 @@ gms_status rank_attach_kv(gms_session *session, uint32_t slots, gms_pool **ret_p
     return gms_pool_attach(session, &description, ret_pool, error);
 }
 
+/* Device memory by way of the driver; its table here is this program's own, not the library's. */
+static const struct gms_vmm *memory_of(const gms_pool *pool)
+{
+    if (!gms_pool_on_device(pool))
+        return gms_vmm_host();
+    (void)gms_vmm_cuda_choose("0", NULL);
+    return gms_vmm_cuda();
+}
+
+gms_status rank_fill(gms_pool *pool, size_t offset, int byte, size_t bytes, struct gms_error *error)
+{
+    char data[HARNESS_BLOCK_BYTES];
+    gms_status status = GMS_OK;
+    memset(data, byte, sizeof data);
+    for (size_t done = 0; status == GMS_OK && done < bytes; done += sizeof data)
+        status = memory_of(pool)->write((char *)gms_pool_address(pool) + offset + done, data,
+                                        bytes - done < sizeof data ? bytes - done : sizeof data, error);
+    return status;
+}
+
+int rank_byte(const gms_pool *pool, size_t offset)
+{
+    unsigned char byte = 0;
+    const char *address = (const char *)gms_pool_address(pool) + offset;
+    return memory_of(pool)->read(&byte, address, 1, NULL) == GMS_OK ? byte : -1;
+}
+
 gms_status rank_attach_weights(gms_session *session, gms_pool **ret_pool, struct gms_error *error)
 {
     const struct gms_pool_description description = {.name = "weights", .kind = GMS_POOL_WEIGHTS, .bytes = 65536};
     gms_status status = gms_pool_attach(session, &description, ret_pool, error);
     if (status != GMS_OK || !gms_pool_must_publish(*ret_pool))
         return status;
-    memset(gms_pool_address(*ret_pool), 0x5a, gms_pool_bytes(*ret_pool));
-    status = gms_manifest_add(*ret_pool, "all", 0, 65536, error);
+    status = rank_fill(*ret_pool, 0, 0x5a, gms_pool_bytes(*ret_pool), error);
+    if (status == GMS_OK)
+        status = gms_manifest_add(*ret_pool, "all", 0, 65536, error);
     return status == GMS_OK ? gms_publish(*ret_pool, error) : status;
 }
 
@@ -224,7 +253,9 @@ gms_status rank_seal(gms_session *session, gms_pool *pool, uint32_t slot, struct
     gms_status status = gms_slot_acquire(pool, slot, &generation);
     if (status != GMS_OK)
         return gms_fail(error, status, "slot %u was not acquired", slot);
-    memset((char *)gms_pool_address(pool) + (size_t)slot * HARNESS_BLOCK_BYTES, (int)slot + 1, HARNESS_BLOCK_BYTES);
+    status = rank_fill(pool, (size_t)slot * HARNESS_BLOCK_BYTES, (int)slot + 1, HARNESS_BLOCK_BYTES, error);
+    if (status != GMS_OK)
+        return status;
     gms_step_complete(session, token);
     struct gms_block block = {.token_count = 16, .part_count = 1};
     block.hash[0] = (uint8_t)(slot + 1);

@@ -33,9 +33,9 @@ static gms_status use_slots(struct engine_rank *rank, gms_session *session, gms_
         uint8_t hash[GMS_BLOCK_HASH_BYTES] = {(uint8_t)(slot + 1)};
         struct gms_block block;
         if (gms_lookup(session, hash, &block) == GMS_OK) {
-            const unsigned char *data =
-                (const unsigned char *)gms_pool_address(kv) + (size_t)slot * HARNESS_BLOCK_BYTES;
-            if (block.parts[0].slot != slot || data[0] != slot + 1 || data[HARNESS_BLOCK_BYTES - 1] != slot + 1)
+            const size_t offset = (size_t)slot * HARNESS_BLOCK_BYTES;
+            if (block.parts[0].slot != slot || rank_byte(kv, offset) != (int)slot + 1 ||
+                rank_byte(kv, offset + HARNESS_BLOCK_BYTES - 1) != (int)slot + 1)
                 return gms_fail(error, GMS_E_CORRUPT, "adopted block %u is not what was sealed", slot);
             rank->values[VALUE_FOUND]++;
             continue;
@@ -66,7 +66,7 @@ static gms_status body(struct engine_rank *rank, struct gms_error *error)
         status = rank_attach_weights(session, &weights, error);
     if (status == GMS_OK)
         status = rank_attach_kv(session, HARNESS_SLOTS, &kv, error);
-    if (status == GMS_OK && *(const unsigned char *)gms_pool_address(weights) != 0x5a)
+    if (status == GMS_OK && rank_byte(weights, 0) != 0x5a)
         status = gms_fail(error, GMS_E_CORRUPT, "the weights are not what was published");
     if (status == GMS_OK)
         status = gms_park(session, error);
@@ -316,6 +316,11 @@ static void test_successor_dies(void **state)
     end_all(2, 2);
 }
 
+static bool has_ended(void *pidfd)
+{
+    return gms_pidfd_ended(*(const int *)pidfd);
+}
+
 /* A child with the engine's mappings, out of its session and process group, outlives nobody. */
 static void test_hidden_child(void **state)
 {
@@ -330,7 +335,9 @@ static void test_hidden_child(void **state)
     start(1, 1, "b", ACT_WAIT);
     engine_kill(&engines[0], 1);
     assert_true(engine_reached(&engines[1], AT_PROMOTED, HARNESS_DEADLINE_MS));
-    assert_true(gms_pidfd_ended(pidfd)); /* before anybody was promoted */
+    /* Before anybody was promoted. With a GPU it is retired by then, and its end waits for the driver. */
+    assert_true(gms_pidfd_ended(pidfd) ||
+                (getenv("GMS_TEST_MEMORY") != NULL && eventually(has_ended, &pidfd, HARNESS_DEADLINE_MS)));
     gms_fd_close(&pidfd);
     expect_serving(1, SEALED);
     expect_gone(0);

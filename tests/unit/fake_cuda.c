@@ -52,6 +52,7 @@ static struct {
     int fail_result;
     uint64_t calls;
     unsigned contexts;
+    uintptr_t storing_from, storing_to; /* stores that were submitted and not waited for */
     struct object objects[OBJECTS];
     struct mapping mappings[MAPPINGS];
     struct range ranges[RANGES];
@@ -87,6 +88,7 @@ static void hold(void *stream, bool held)
 
 static void heal(void)
 {
+    fake.storing_to = 0;
     fake.sticky = 0;
 }
 
@@ -323,6 +325,7 @@ gms_cu_result cuCtxPopCurrent_v2(gms_cu_context *ret_context)
 gms_cu_result cuCtxSynchronize(void)
 {
     BEGIN(cuCtxSynchronize, true);
+    fake.storing_to = 0;
     return end(GMS_CU_SUCCESS);
 }
 
@@ -576,6 +579,10 @@ gms_cu_result cuMemMap(gms_cu_pointer address, size_t bytes, size_t offset, gms_
 gms_cu_result cuMemUnmap(gms_cu_pointer address, size_t bytes)
 {
     BEGIN(cuMemUnmap, false);
+    if (address < fake.storing_to && fake.storing_from < address + bytes) {
+        fake.sticky = GMS_CU_LAUNCH_FAILED; /* as a GPU whose copy engine meets what is mapped no more */
+        return end(fake.sticky);
+    }
     for (int i = 0; i < MAPPINGS; i++) {
         struct mapping *mapping = &fake.mappings[i];
         if (mapping->bytes > 0 && mapping->address == address && mapping->bytes == bytes) {
@@ -673,6 +680,17 @@ gms_cu_result cuMemcpyDtoH_v2(void *to, gms_cu_pointer from, size_t bytes)
     return end(GMS_CU_SUCCESS);
 }
 
+/* Both return before the stores are done, as the driver does. */
+static void storing(gms_cu_pointer to, size_t bytes)
+{
+    if (fake.storing_to == 0 || to < fake.storing_from) {
+        fake.storing_from = to;
+    }
+    if (to + bytes > fake.storing_to) {
+        fake.storing_to = to + bytes;
+    }
+}
+
 gms_cu_result cuMemcpyHtoD_v2(gms_cu_pointer to, const void *from, size_t bytes)
 {
     BEGIN(cuMemcpyHtoD_v2, true);
@@ -680,6 +698,7 @@ gms_cu_result cuMemcpyHtoD_v2(gms_cu_pointer to, const void *from, size_t bytes)
         return end(GMS_CU_INVALID_VALUE);
     }
     memcpy((void *)(uintptr_t)to, from, bytes);
+    storing(to, bytes);
     return end(GMS_CU_SUCCESS);
 }
 
@@ -690,6 +709,7 @@ gms_cu_result cuMemsetD8_v2(gms_cu_pointer address, unsigned char byte, size_t b
         return end(GMS_CU_INVALID_VALUE);
     }
     memset((void *)(uintptr_t)address, byte, bytes);
+    storing(address, bytes);
     return end(GMS_CU_SUCCESS);
 }
 

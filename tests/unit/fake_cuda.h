@@ -2,8 +2,8 @@
  *
  * A CUDA driver of host memory, for tests: libcuda.so.1 in a directory of its own, found through LD_LIBRARY_PATH.
  * Handles are memfds, so they travel between processes; mapping, access and their errors follow the driver's rules
- * (whole mappings only, sizes exact, nothing mapped twice, no use after a fork, a sticky error stays). The CPU can read
- * what is mapped, so a whole engine runs on it.
+ * (whole mappings only, sizes exact, nothing mapped twice, nothing unmapped under a copy that was not waited for, no
+ * use after a fork, a sticky error stays). The CPU can read what is mapped, so a whole engine runs on it.
  *
  * Environment, for processes that a test cannot script: FAKE_CUDA_DEVICES (1), FAKE_CUDA_BYTES of each (1 GiB),
  * FAKE_CUDA_COMPUTE_MODE (0), FAKE_CUDA_FAIL ("SYMBOL:SKIP:RESULT": the call after SKIP good ones fails),

@@ -447,7 +447,7 @@ static void out_of_descriptors_is_not_out_of_memory(void **state)
 }
 
 /* A hundred times parked and back: nothing is left behind. */
-static void swapping_to_and_fro_leaves_nothing_behind(void **state)
+static void swapping_back_and_forth_leaves_nothing_behind(void **state)
 {
     struct gms_vmm_handle handle = vmm_make("kv");
     unsigned char *address = vmm_reserve(size);
@@ -481,7 +481,7 @@ int vmm_suite_run(const char *name, const struct gms_vmm *subject, vmm_suite_loo
         cmocka_unit_test(sizes_and_addresses_are_checked),
         cmocka_unit_test(too_much_memory_is_an_error_at_create),
         cmocka_unit_test(out_of_descriptors_is_not_out_of_memory),
-        cmocka_unit_test(swapping_to_and_fro_leaves_nothing_behind),
+        cmocka_unit_test(swapping_back_and_forth_leaves_nothing_behind),
     };
 
     vmm = subject;

@@ -1,0 +1,61 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# usage: run.sh BUILD [PART...]
+# Runs the GPU tests of a build on a machine with a GPU and prints their tables. Parts, in this order without any:
+#   vmm system graph wake trials
+# TRIALS (1000), TRIAL_SLOTS (14) and WAKE_GIB ("64 128") set their sizes. Exit 77: there is no GPU.
+set -u
+[ $# -ge 1 ] || { echo "usage: run.sh BUILD [PART...]" >&2; exit 64; }
+build=$(cd "$1" && pwd) || exit 64
+shift
+[ $# -gt 0 ] || set -- vmm system graph wake trials
+if ! nvidia-smi -L 2>/dev/null | grep -q GPU; then
+    echo "skipped: nvidia-smi lists no GPU" >&2
+    exit 77
+fi
+nvidia-smi --query-gpu=name,driver_version,memory.total,compute_mode,persistence_mode --format=csv,noheader
+
+# A program of the build, wherever it lies in it.
+program() {
+    find "$build" -name "$1" -type f -perm -u+x | head -n 1
+}
+failed=
+part() {
+    echo
+    echo "== $1"
+    shift
+    begun=$(date +%s)
+    "$@"
+    code=$?
+    echo "-- exit $code after $(($(date +%s) - begun)) s"
+    [ $code = 0 ] || failed="$failed $1"
+}
+
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1
+export OMPI_MCA_rmaps_base_oversubscribe=1 NCCL_GRAPH_REGISTER=0
+GMS_BIN=$(dirname -- "$(program gms-coord)")
+export GMS_BIN
+
+for name in "$@"; do
+    case $name in
+    vmm) part "vmm: the suite of both kinds of memory" "$(program test_vmm_cuda)" ;;
+    system)
+        # Coordinators, keeper and engines killed in turn, contents compared.
+        export GMS_TEST_MEMORY=cuda
+        part "system: takeover" "$(program test_coord_takeover)"
+        part "system: recovery" "$(program test_coord_recovery)"
+        unset GMS_TEST_MEMORY
+        ;;
+    graph) part "graph: captured before parking, replayed after waking" "$(program gpu_graph)" ;;
+    wake)
+        # shellcheck disable=SC2086 # a list of sizes
+        part "wake: cost by the size of handles" "$(program gpu_wake)" ${WAKE_GIB:-64 128}
+        ;;
+    trials) part "trials: kills in mid-kernel" "$(program gpu_trials)" --trials "${TRIALS:-1000}" \
+        --slots "${TRIAL_SLOTS:-14}" --seconds "${TRIAL_SECONDS:-600}" ;;
+    *) echo "run.sh: $name is not a part" >&2; exit 64 ;;
+    esac
+done
+echo
+[ -z "$failed" ] || { echo "FAILED:$failed"; exit 1; }
+echo "all passed"
