@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A graph captured on scratch, before parking, replays after it: same addresses, the group's memory behind them, output
- * equal bit for bit, also over KV that another process has written. Then a hundred times to and fro: nothing grows. And
- * what reads a mapping for reading cannot write it: only the writer suffers.
+ * equal bit for bit, also over KV that another process has written. Then a hundred times back and forth: nothing grows.
+ * And what reads a mapping for reading cannot write it: only the writer suffers.
  */
 #include "gpu.h"
 
@@ -153,7 +153,7 @@ int main(int argc, char *argv[])
     check_output((void *)(uintptr_t)output, 1000, 77);
     printf("replayed over another process's KV at the same address: equal bit for bit, 0 driver calls of ours\n");
 
-    /* To and fro. */
+    /* Back and forth. */
     uint64_t before = 0;
     uint64_t fds_before = 0;
     uint64_t fds_after = 0;

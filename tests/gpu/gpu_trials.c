@@ -445,7 +445,27 @@ struct figures {
     double median, greatest;
 };
 
-static struct figures figures_of(enum workload workload, enum ending ending, size_t offset, bool difference)
+enum figure { RETIRED, LAST_WRITE, QUIET, LAG, PIDFD };
+
+static double figure_of(const struct result *result, enum figure figure)
+{
+    switch (figure) {
+    case RETIRED:
+        return result->retired_ms;
+    case LAST_WRITE:
+        return result->last_write_ms;
+    case QUIET:
+        return result->quiet_ms;
+    case LAG:
+        return result->quiet_ms -
+               (result->last_write_ms > result->last_end_ms ? result->last_write_ms : result->last_end_ms);
+    case PIDFD:
+        return result->pidfd_ms;
+    }
+    return 0;
+}
+
+static struct figures figures_of(enum workload workload, enum ending ending, enum figure figure)
 {
     static double values[RESULTS_MAX];
     unsigned count = 0;
@@ -453,9 +473,7 @@ static struct figures figures_of(enum workload workload, enum ending ending, siz
     for (unsigned i = 0; i < work.done; i++) {
         const struct result *result = &work.results[i];
         if (!result->broken && result->workload == workload && result->ending == ending) {
-            const double last =
-                result->last_write_ms > result->last_end_ms ? result->last_write_ms : result->last_end_ms;
-            values[count++] = difference ? result->quiet_ms - last : *(const double *)((const char *)result + offset);
+            values[count++] = figure_of(result, figure);
         }
     }
     qsort(values, count, sizeof(values[0]), by_size);
@@ -487,12 +505,12 @@ static int report(void)
                     late += result->late_changed > 0;
                 }
             }
-#define FIGURES(member) figures_of((enum workload)kind, (enum ending)end, offsetof(struct result, member), false)
-            const struct figures retired = FIGURES(retired_ms);
-            const struct figures last = FIGURES(last_write_ms);
-            const struct figures quiet = FIGURES(quiet_ms);
-            const struct figures ended = FIGURES(pidfd_ms);
-            const struct figures lag = figures_of((enum workload)kind, (enum ending)end, 0, true);
+#define FIGURES(figure) figures_of((enum workload)kind, (enum ending)end, figure)
+            const struct figures retired = FIGURES(RETIRED);
+            const struct figures last = FIGURES(LAST_WRITE);
+            const struct figures quiet = FIGURES(QUIET);
+            const struct figures lag = FIGURES(LAG);
+            const struct figures ended = FIGURES(PIDFD);
             printf("| %s | %s | %u | %u | %.2f / %.2f | %.1f / %.1f | %.0f / %.0f | %.0f / %.0f | %.0f / %.0f | %u | "
                    "%u |\n",
                    work_names[kind], end_names[end], trials, wrote, retired.median, retired.greatest, last.median,
