@@ -20,6 +20,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/run_dir.h"
+#include "base/start.h"
 #include "daemon.h"
 #include "earlier.h"
 #include "gms-keeper/client.h"
@@ -659,6 +660,8 @@ int main(int argc, char **argv)
         code = gms_daemon_run(start.daemon);
     } else {
         code = exit_code_of(status);
+        if (code == GMS_EXIT_RESTART)
+            gms_start_failed();
         /* One rank speaks: the one that found it, or rank 0 where all did. */
         if (start.rank == (uint32_t)(error.rank >= 0 ? error.rank : 0))
             gms_log(GMS_LOG_ERROR, "%s (%s)", start.reported ? "nothing was started" : error.text,

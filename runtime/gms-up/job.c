@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/start.h"
 
 /* ---------------------------------------------------------------------------------------------- scratch ------ */
 
@@ -61,8 +62,10 @@ static gms_status make_scratch(struct gms_up_job *job, char ret_scratch[GMS_UP_S
 {
     for (int tries = 0; tries < 1000; tries++) {
         snprintf(ret_scratch, GMS_UP_SCRATCH_BYTES, "%s%u", job->prefix, ++job->starts);
-        if (mkdir(ret_scratch, 0700) == 0)
+        if (mkdir(ret_scratch, 0700) == 0) {
+            gms_start_watched(ret_scratch);
             return GMS_OK;
+        }
         if (errno != EEXIST)
             break;
     }
@@ -225,6 +228,11 @@ gms_status gms_up_job_start(struct gms_up_job *job, struct gms_error *ret_error)
     status = gms_pidfd_open(pid, &job->now.pidfd, ret_error); /* our child, not yet waited for */
     write_note(job);
     return status;
+}
+
+bool gms_up_job_failed(const struct gms_up_job *job)
+{
+    return job->now.pid != 0 && job->now.scratch[0] != '\0' && gms_start_has_failed(job->now.scratch);
 }
 
 void gms_up_launcher_over(struct gms_up_job *job, struct gms_up_launcher *launcher)

@@ -40,6 +40,9 @@ gms_status gms_up_job_open(struct gms_up_job *job, const struct gms_up_options *
 bool gms_up_job_adopt(struct gms_up_job *job);
 /* Errors: CONFIG (the launcher cannot be run), SYSTEM. */
 gms_status gms_up_job_start(struct gms_up_job *job, struct gms_error *ret_error);
+/* Has a rank of the present job said that their start failed? (It says so in the scratch directory, as start.h tells.)
+ * Its launcher takes a second longer to end. */
+bool gms_up_job_failed(const struct gms_up_job *job);
 /* The job is lost, its launcher only has not noticed: room for the next one. What is still `before` is killed. */
 void gms_up_job_set_aside(struct gms_up_job *job);
 /* A launcher is over: forgets it and removes its scratch directory. */

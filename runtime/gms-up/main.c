@@ -128,6 +128,15 @@ static void coordinator_lost(struct program *program)
     gms_up_job_set_aside(&program->job);
 }
 
+/* The ranks have said that their start failed; the launcher takes a second to end them. */
+static void start_failed(struct program *program)
+{
+    unsigned pause_ms = start_later(program);
+    gms_log(GMS_LOG_WARNING, "the coordinators' start failed; starting them again in %u ms", pause_ms);
+    gms_watch_drop(&program->coordinator);
+    gms_up_job_set_aside(&program->job);
+}
+
 static void before_ended(struct program *program, int wait_status, bool known)
 {
     char text[64];
@@ -237,6 +246,8 @@ static void step(struct program *program, uint64_t now_ns)
             program->up_ns = now_ns;
             if (program->stopping)
                 gms_watch_ask_stop(&program->coordinator);
+        } else if (program->up_ns == 0 && !program->stopping && gms_up_job_failed(&program->job)) {
+            start_failed(program);
         }
     }
     if (program->job.now.pid == 0 && kept && !program->stopping && now_ns >= program->next_start_ns)

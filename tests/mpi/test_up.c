@@ -419,6 +419,12 @@ static void test_kill_the_launcher(void **state)
     assert_int_equal(scratch_left(), 1); /* the running one's */
 }
 
+static bool start_has_failed(void *context)
+{
+    (void)context;
+    return cluster_log_has(&cluster, "the coordinators' start failed");
+}
+
 static void test_kill_a_rank(void **state)
 {
     (void)state;
@@ -468,6 +474,28 @@ static void test_kill_gms_up(void **state)
     assert_string_equal(drill_process_outcome(second, outcome, sizeof outcome), "exit 69");
     assert_true(cluster_log_has(&cluster, "another gms-up looks after"));
     (void)error;
+}
+
+/* A start that fails by itself, here because somebody holds a rank's store: its ranks say so, and the next start does
+ * not wait for the launcher's end. */
+static void test_a_start_that_fails(void **state)
+{
+    char path[160];
+    (void)state;
+    int64_t world = await_whole(0);
+    snprintf(path, sizeof path, "%s/store.1", cluster.run_dir);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    assert_int_equal(fcntl(fd, F_SETLK, &all), -1); /* rank 1 has it */
+    signal_one((pid_t)cluster_number(&cluster, 1, "pid"), SIGKILL);
+    uint64_t deadline_ns = gms_clock_ns() + HARNESS_DEADLINE_MS * GMS_NS_PER_MS;
+    while (fcntl(fd, F_SETLK, &all) != 0 && gms_clock_ns() < deadline_ns)
+        poll(NULL, 0, 1);
+    assert_true(eventually(start_has_failed, NULL, HARNESS_DEADLINE_MS));
+    assert_int_equal(cluster_log_count(&cluster, "the coordinator job ended"), 0);
+    gms_fd_close(&fd); /* and the lock */
+    await_whole(world);
 }
 
 /* V17: a coordinator that stood still for longer than anybody waits, and then goes on: it acts on nothing that it had
@@ -563,6 +591,7 @@ int main(void)
         TEST(test_kill_a_rank),
         TEST(test_kill_the_keeper),
         TEST(test_kill_gms_up),
+        TEST(test_a_start_that_fails),
         TEST(test_a_stopped_coordinator),
         TEST(test_all_coordinators_stopped),
         TEST(test_term_twice),

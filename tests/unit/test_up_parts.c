@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <sys/socket.h>
 
+#include "base/start.h"
 #include "gms-up/job.h"
 #include "gms-up/watch.h"
 #include "wire/channel.h"
@@ -126,6 +127,15 @@ static void test_started(void **state)
     snprintf(scratch, sizeof scratch, "%s", job.now.scratch);
     assert_true(exists(scratch) && exists(job.note));
     assert_false(job.now.adopted);
+    /* A rank of it says that the start failed, in its TMPDIR; where nobody looks nothing is left. */
+    assert_false(gms_up_job_failed(&job));
+    setenv("TMPDIR", run_dir, 1);
+    gms_start_failed();
+    assert_false(gms_start_has_failed(run_dir));
+    setenv("TMPDIR", scratch, 1);
+    gms_start_failed();
+    unsetenv("TMPDIR");
+    assert_true(gms_up_job_failed(&job));
     end_launcher(&job.now);
     assert_false(exists(scratch) || exists(job.note));
     assert_int_equal(job.now.pid, 0);
