@@ -57,6 +57,9 @@ void gms_cohort_close(struct gms_cohort *cohort)
 {
     gms_fd_close(&cohort->pidfd);
     gms_container_close(&cohort->container);
+    for (size_t i = 0; i < cohort->memory_count; i++)
+        gms_fd_close(&cohort->loans[i]);
+    cohort->memory_count = 0;
 }
 
 /* ------------------------------------------------------------------------------------------------- its end ---- */

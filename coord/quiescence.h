@@ -5,7 +5,7 @@
  *
  * Providers are rows of the table in quiescence.c, each with a file of its own:
  *
- *   procmap         host memory: the container has ended, and nobody but the living holds the memory
+ *   procmap         host memory: what was lent to it is back, and nobody but the living holds the memory
  *   process-death   the opt-in policy: the container was found dead twice, one grace apart; proves nothing
  *
  * All calls of a provider come from one thread (worker.h), never two at a time.
@@ -32,6 +32,7 @@ struct gms_cohort {
     struct gms_container container;
     /* The memory of this rank that it could write. */
     struct gms_inode memory[GMS_MAX_POOLS];
+    int loans[GMS_MAX_POOLS]; /* descriptors of it that are not of the loan (loan.h); owned */
     size_t memory_count;
     /* Who may hold that memory all the same: this process, the keeper, gms-exec, and living engine ranks with all that
      * descends from them or lives in their PID namespace. */

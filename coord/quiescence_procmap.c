@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Host memory. Who stores into it has it mapped or, through a system call that is under way, in its hands: a cohort
- * whose container has ended does neither. To whom it may have handed the memory on is looked for in /proc. A descriptor
- * that lies in a socket is invisible there, so a container must have ended first: what its own sockets held is gone
- * with them. What it sent to a stranger who has not read it yet stays invisible; engines have no business doing that.
+ * Host memory. Whatever an incarnation can reach the memory with was made from what was lent to it (loan.h):
+ * descriptors, also those that lie in a socket nobody has read, and mappings, until the last thread that has them is
+ * done with its exit. So when the loan is back, nothing of it can be stored any more, whoever had it and wherever it
+ * went. What a loan does not see is the memory opened anew through /proc/PID/fd: for that, /proc is walked, and a
+ * holder who belongs to nobody living speaks against it.
  */
 #include "quiescence.h"
 
 #include <stdio.h>
+
+#include "base/fd.h"
+#include "loan.h"
 
 static gms_status open_procmap(const struct gms_quiescence_options *options, void **ret_context,
                                struct gms_error *ret_error)
@@ -26,14 +30,22 @@ static void close_procmap(void *context)
 static enum gms_reclaim_answer ask(void *context, const struct gms_cohort *cohort,
                                    char ret_reason[GMS_QUIESCENCE_REASON_BYTES])
 {
-    bool never = false;
     (void)context;
-    if (!gms_cohort_ended(cohort, &never, ret_reason))
-        return never ? GMS_RECLAIM_CANNOT_KNOW : GMS_RECLAIM_NOT_YET;
+    if (cohort->pidfd >= 0 && !gms_pidfd_ended(cohort->pidfd)) {
+        snprintf(ret_reason, GMS_QUIESCENCE_REASON_BYTES, "its process %d has not ended",
+                 (int)gms_pidfd_pid(cohort->pidfd));
+        return GMS_RECLAIM_NOT_YET;
+    }
+    for (size_t i = 0; i < cohort->memory_count; i++)
+        if (gms_loan_is_out(cohort->loans[i], cohort->incarnation)) {
+            snprintf(ret_reason, GMS_QUIESCENCE_REASON_BYTES,
+                     "somebody still has a descriptor or a mapping of the memory that was lent to it");
+            return GMS_RECLAIM_NOT_YET;
+        }
     if (gms_cohort_holder(cohort, ret_reason) != 0)
         return GMS_RECLAIM_NOT_YET;
     snprintf(ret_reason, GMS_QUIESCENCE_REASON_BYTES,
-             "its container has ended, and no process but the living holds the memory");
+             "the memory that was lent to it is back, and no process but the living holds it");
     return GMS_RECLAIM_QUIET;
 }
 

@@ -60,9 +60,10 @@ static void surroundings(struct gms_daemon *daemon, struct gms_cohort *cohort)
     /* Handles of device memory all look alike from outside: nothing is to be learnt from who holds one. */
     for (uint32_t index = 0; index < GMS_MAX_POOLS && daemon->options.config->backend == GMS_MEMORY_HOST; index++) {
         struct gms_pool_view pool;
-        if (gms_pools_look(daemon->pools, index, &pool) && pool.kind == GMS_POOL_KV &&
-            gms_inode_of(pool.fd, &cohort->memory[cohort->memory_count]))
-            cohort->memory_count++;
+        if (!gms_pools_look(daemon->pools, index, &pool) || pool.kind != GMS_POOL_KV ||
+            !gms_inode_of(pool.fd, &cohort->memory[cohort->memory_count]))
+            continue;
+        cohort->loans[cohort->memory_count++] = fcntl(pool.fd, F_DUPFD_CLOEXEC, 3);
     }
 }
 
