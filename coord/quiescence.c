@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "loan.h"
 
 static const struct gms_quiescence_provider *const providers[] = {
     &gms_quiescence_procmap,
@@ -78,6 +79,14 @@ bool gms_cohort_ended(const struct gms_cohort *cohort, bool *ret_never, char ret
         return false;
     }
     if (cohort->container.kind == 0) {
+        bool lent = cohort->memory_count > 0;
+        for (size_t i = 0; i < cohort->memory_count; i++)
+            if (gms_loan_is_out(cohort->loans[i], cohort->incarnation)) {
+                snprintf(ret_reason, GMS_QUIESCENCE_REASON_BYTES, "somebody still has the memory that was lent to it");
+                return false;
+            }
+        if (lent)
+            return true; /* whatever became of its children, they have none of it */
         *ret_never = true;
         snprintf(ret_reason, GMS_QUIESCENCE_REASON_BYTES,
                  "it ran in no container, so what became of its children cannot be known; start it by gms-exec");

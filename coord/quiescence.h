@@ -66,7 +66,8 @@ struct gms_quiescence_provider {
 /* The one of this name, or, NULL, the one that proves for `memory`; else "none", which never knows. Never NULL. */
 const struct gms_quiescence_provider *gms_quiescence_find(const char *name, const char *memory);
 
-/* Has every process of the container ended? Its reason when not, or when that cannot be known (*ret_never). */
+/* Has every process of the container ended? Without a container: the engine rank, and whoever had what was lent to it.
+ * Its reason when not, or when that cannot be known (*ret_never). */
 bool gms_cohort_ended(const struct gms_cohort *cohort, bool *ret_never, char ret_reason[GMS_QUIESCENCE_REASON_BYTES]);
 /* A process outside `ours` and `living` that maps the cohort's memory or has a descriptor of it; 0: none. Walks /proc.
  */

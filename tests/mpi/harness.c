@@ -142,6 +142,8 @@ void cluster_prepare(struct cluster *cluster, const struct cluster_options *opti
             options->operation_timeout != NULL ? options->operation_timeout : "5s",
             options->heartbeat != NULL ? options->heartbeat : "1s", options->leave != NULL ? options->leave : "1s",
             options->environment != NULL ? options->environment : "{ set = ( \"MPI_TEST=1\" ); }");
+    if (options->reclaim != NULL)
+        fprintf(file, "reclaim : %s;\n", options->reclaim);
     if (options->hooks != NULL)
         fprintf(file, "hooks : %s;\n", options->hooks);
     fprintf(file, "complete = true;\n");

@@ -29,6 +29,7 @@ struct cluster_options {
     const char *heartbeat;         /* NULL: "1s" */
     const char *verify;            /* NULL: "full" */
     const char *leave;             /* NULL: "1s" */
+    const char *reclaim;           /* NULL: defaults; the group's text */
     const char *hooks;             /* NULL: none; the group's text */
     const char *environment;       /* NULL: { set = ( "MPI_TEST=1" ); } */
     bool report_exits;             /* the log gets a line "coordinator exit CODE" for each rank */
