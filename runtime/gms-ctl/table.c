@@ -163,6 +163,25 @@ static int64_t slots_in_state(const json_t *document, const char *state)
 }
 
 /* What an operator should know before any number. */
+/* Who is waited for, and who will be for ever. */
+static void write_unproven(FILE *stream, const struct gms_rank_status *rank, const struct style *style)
+{
+    const json_t *suspect, *reclaim = json_object_get(rank->document, "reclaim");
+    size_t index;
+
+    json_array_foreach(json_object_get(reclaim, "suspects"), index, suspect)
+    {
+        bool pending = strcmp(text_of(suspect, "state"), "pending") == 0;
+
+        if (pending || strcmp(text_of(suspect, "state"), "quarantined") == 0) {
+            fprintf(stream, "%s!%s rank %u: engine %s incarnation %s %s: %s\n", style->bad, style->off, rank->rank,
+                    digits_of(suspect, "engine"), digits_of(suspect, "incarnation"),
+                    pending ? "is not known to be quiet yet" : "stays in quarantine until a --fresh start",
+                    text_of(suspect, "reason"));
+        }
+    }
+}
+
 static void write_warnings(FILE *stream, const struct gms_rank_status *ranks, size_t count, const struct style *style)
 {
     static const struct {
@@ -207,9 +226,12 @@ static void write_warnings(FILE *stream, const struct gms_rank_status *ranks, si
         int64_t quarantined = slots_in_state(ranks[i].document, "quarantined");
 
         if (quarantined > 0) {
-            fprintf(stream, "! rank %u: %" PRId64 " slots in quarantine are not handed out until a --fresh start\n",
+            fprintf(stream, "! rank %u: %" PRId64 " slots in quarantine are out of use: a dead engine may write them\n",
                     ranks[i].rank, quarantined);
         }
+    }
+    for (size_t i = 0; i < count; i++) {
+        write_unproven(stream, &ranks[i], style);
     }
 }
 
@@ -356,6 +378,28 @@ static void write_takeover(FILE *stream, const struct gms_rank_status *ranks, si
     }
 }
 
+static void write_suspects(FILE *stream, const struct gms_rank_status *ranks, size_t count, const struct style *style)
+{
+    bool any = false;
+
+    for (size_t i = 0; i < count; i++) {
+        const json_t *suspect, *reclaim = json_object_get(ranks[i].document, "reclaim");
+        size_t index;
+
+        json_array_foreach(json_object_get(reclaim, "suspects"), index, suspect)
+        {
+            if (!any) {
+                fprintf(stream, "\n%s%-6s %6s %11s %-22s %7s %8s %7s  %s%s\n", style->bold, "rank", "engine",
+                        "incarnation", "quarantine", "pages", "returned", "trials", "provider", style->off);
+            }
+            any = true;
+            fprintf(stream, "%-6u %6s %11s %-22s %7s %8s %7s  %s\n", ranks[i].rank, digits_of(suspect, "engine"),
+                    digits_of(suspect, "incarnation"), text_of(suspect, "state"), digits_of(suspect, "pages"),
+                    digits_of(suspect, "returned"), digits_of(suspect, "trials"), text_of(suspect, "provider"));
+        }
+    }
+}
+
 static void write_transfers(FILE *stream, const struct gms_rank_status *ranks, size_t count, const struct style *style)
 {
     const json_t *transfer;
@@ -400,6 +444,7 @@ void gms_table_write(FILE *stream, const struct gms_rank_status *ranks, size_t c
         write_ranks(stream, ranks, count, style);
         write_pools(stream, ranks, count, style);
         write_takeover(stream, ranks, count, style);
+        write_suspects(stream, ranks, count, style);
         write_transfers(stream, ranks, count, style);
     }
 }

@@ -81,6 +81,8 @@ static gms_status parse_pool(const json_t *object, struct drill_status_pool *ret
     read_text(&reader, "kind", kind, sizeof kind);
     ret_pool->index = (uint32_t)read_integer(&reader, "index", 0, DRILL_MAX_POOLS - 1);
     ret_pool->kv = strcmp(kind, "kv") == 0;
+    ret_pool->quarantined =
+        (uint32_t)json_integer_value(json_object_get(json_object_get(object, "slots"), "quarantined"));
     return reader_end(&reader, ret_error);
 }
 
@@ -107,6 +109,8 @@ static gms_status parse_takeover(const json_t *object, struct drill_status_takeo
     ret_takeover->idle = read_u32(&reader, "idle");
     ret_takeover->quarantined = read_u32(&reader, "quarantined");
     ret_takeover->damaged = read_u32(&reader, "damaged");
+    ret_takeover->reclaimed = (uint32_t)json_integer_value(json_object_get(object, "reclaimed"));
+    ret_takeover->reclaim_ns = (uint64_t)json_integer_value(json_object_get(object, "reclaim_ns"));
     return reader_end(&reader, ret_error);
 }
 
@@ -131,6 +135,18 @@ static gms_status parse_lists(const json_t *root, struct drill_status *status, s
     for (size_t i = count > DRILL_MAX_TAKEOVERS ? count - DRILL_MAX_TAKEOVERS : 0; i < count && result == GMS_OK; i++)
         result = parse_takeover(json_array_get(takeovers, i), &status->takeovers[status->takeover_count++], ret_error);
     return result;
+}
+
+static void parse_reclaim(const json_t *root, struct drill_status *status)
+{
+    const json_t *suspects = json_object_get(json_object_get(root, "reclaim"), "suspects"), *item;
+    size_t i;
+    json_array_foreach(suspects, i, item)
+    {
+        const char *state = json_string_value(json_object_get(item, "state"));
+        status->pending += state != NULL && strcmp(state, "pending") == 0;
+        status->given_up += state != NULL && strcmp(state, "quarantined") == 0;
+    }
 }
 
 gms_status drill_status_parse(const char *json, size_t bytes, struct drill_status *ret_status,
@@ -163,6 +179,7 @@ gms_status drill_status_parse(const char *json, size_t bytes, struct drill_statu
         result = reader_end(&reader, ret_error);
     if (result == GMS_OK)
         result = parse_lists(root, &status, ret_error);
+    parse_reclaim(root, &status);
     json_decref(root);
     if (result == GMS_OK)
         *ret_status = status;

@@ -27,6 +27,7 @@ struct drill_status_pool {
     char name[64];
     uint32_t index;
     bool kv;
+    uint32_t quarantined; /* slots, now */
 };
 
 /* Moments of one takeover on one rank, CLOCK_MONOTONIC ns; 0: not reached. */
@@ -36,6 +37,8 @@ struct drill_status_takeover {
     char cause[16];
     uint64_t detect_ns, condemn_ns, fence_ns, classify_ns, promote_ns, adopt_ns, serve_ns;
     uint32_t sealed_here, adoptable_here, adopted, idle, quarantined, damaged;
+    uint32_t reclaimed;  /* slots that came back to the successor so far */
+    uint64_t reclaim_ns; /* the last of them; 0: none */
 };
 
 struct drill_status {
@@ -47,6 +50,7 @@ struct drill_status {
     bool keeper;            /* it has one */
     uint32_t copy_holders;  /* gms-exec that have copies of what the keeper holds */
     char endpoint[DRILL_ENDPOINT_BYTES];
+    uint32_t pending, given_up;                        /* dead writers: not known to be quiet yet; never will be */
     uint32_t engine_count, pool_count, takeover_count; /* takeovers: the latest DRILL_MAX_TAKEOVERS */
     struct drill_status_engine engines[DRILL_MAX_ENGINES];
     struct drill_status_pool pools[DRILL_MAX_POOLS];

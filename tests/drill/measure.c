@@ -140,6 +140,9 @@ static void measure_status(const struct drill_evidence *evidence, const struct d
         outcome->adoptable_here = told->adoptable_here;
         outcome->quarantined = told->quarantined;
         outcome->damaged = told->damaged;
+        bool back_known = true;
+        if (told->reclaimed > 0)
+            widen(&failover->back, told->reclaim_ns, failover->fault_ns, &back_known);
         if (rank == 0 || told->sealed_here < failover->sealed_least)
             failover->sealed_least = told->sealed_here;
         if (rank == 0 || told->sealed_here > failover->sealed_greatest)
@@ -150,6 +153,7 @@ static void measure_status(const struct drill_evidence *evidence, const struct d
             failover->adopted = told->adopted;
             failover->idle = told->idle;
             failover->quarantined = told->quarantined;
+            failover->reclaimed = told->reclaimed;
         }
     }
     failover->status_known = true;

@@ -139,7 +139,7 @@ static void cell_resumed(const struct drill_result *result, const struct drill_f
     put(text, "%u", failover->resumed_streams);
 }
 
-enum block_row { ROW_SEALED, ROW_SEALED_STATUS, ROW_ADOPTED, ROW_QUARANTINED, ROW_SPOILED, ROW_IDLE };
+enum block_row { ROW_SEALED, ROW_SEALED_STATUS, ROW_ADOPTED, ROW_QUARANTINED, ROW_SPOILED, ROW_RECLAIMED, ROW_IDLE };
 
 static void cell_blocks(const struct drill_result *result, const struct drill_failover *failover, int argument,
                         char *text)
@@ -161,6 +161,9 @@ static void cell_blocks(const struct drill_result *result, const struct drill_fa
     case ROW_QUARANTINED:
         put(text, "%u", failover->quarantined);
         break;
+    case ROW_RECLAIMED:
+        put(text, "%u", failover->reclaimed);
+        break;
     case ROW_SPOILED:
         put(text, "%u", failover->spoiled);
         break;
@@ -168,6 +171,15 @@ static void cell_blocks(const struct drill_result *result, const struct drill_fa
         put(text, "%u", failover->idle);
         break;
     }
+}
+
+static void cell_back(const struct drill_result *result, const struct drill_failover *failover, int argument,
+                      char *text)
+{
+    (void)result;
+    (void)argument;
+    if (failover->back.known)
+        put(text, "%.2f .. %.2f", ms(failover->back.least_ns), ms(failover->back.greatest_ns));
 }
 
 static void cell_silence(const struct drill_result *result, const struct drill_failover *failover, int argument,
@@ -252,6 +264,8 @@ void drill_report_table(const struct drill_result *result, FILE *stream)
             row(result, stream, "damaged by the drill", cell_blocks, ROW_SPOILED);
         row(result, stream, "adopted", cell_blocks, ROW_ADOPTED);
         row(result, stream, "quarantined", cell_blocks, ROW_QUARANTINED);
+        row(result, stream, "came back from quarantine", cell_blocks, ROW_RECLAIMED);
+        row(result, stream, "the last, ms after the fault", cell_back, 0);
         row(result, stream, "free", cell_blocks, ROW_IDLE);
         fprintf(stream, "\n  the dead engine, ms after the fault\n");
         for (uint32_t rank = 0; rank < result->ranks && rank < DRILL_MAX_RANKS; rank++) {

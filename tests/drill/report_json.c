@@ -66,12 +66,13 @@ static json_t *json_failover(const struct drill_result *result, const struct dri
                             ms_or_null(resumed, failover->gap_median_ns), "greatest",
                             ms_or_null(resumed, failover->gap_greatest_ns));
     json_t *blocks =
-        json_pack("{s:o, s:o, s:o, s:i, s:i, s:i, s:i}", "sealed_on_all_ranks",
+        json_pack("{s:o, s:o, s:o, s:i, s:i, s:i, s:i, s:i, s:o}", "sealed_on_all_ranks",
                   failover->logs_known ? json_integer(failover->sealed_everywhere) : json_null(), "sealed_least",
                   failover->status_known ? json_integer(failover->sealed_least) : json_null(), "sealed_greatest",
                   failover->status_known ? json_integer(failover->sealed_greatest) : json_null(), "damaged",
                   (int)failover->spoiled, "adopted", (int)failover->adopted, "quarantined", (int)failover->quarantined,
-                  "idle", (int)failover->idle);
+                  "idle", (int)failover->idle, "reclaimed", (int)failover->reclaimed, "reclaimed_ms",
+                  ms_or_null(failover->back.known, failover->back.greatest_ns));
     json_t *tags = json_array();
     for (uint32_t i = 0; i < failover->tag_count; i++)
         json_array_append_new(tags, json_pack("{s:o, s:I, s:f}", "name", json_text(failover->tags[i].name), "bytes",

@@ -63,6 +63,8 @@ struct drill_failover {
     uint32_t adopted, idle, quarantined, sealed_least, sealed_greatest;
     uint32_t tag_count; /* tags of the successor's memory; each time is the longest of all ranks */
     struct drill_log_tag tags[DRILL_LOG_TAGS];
+    uint32_t reclaimed;     /* slots that came back while its successor served */
+    struct drill_span back; /* when the last of them did, after the fault */
     int64_t silence_ns; /* last act of the old engine to first act of the new one, by their logs; INT64_MIN: unknown */
     struct drill_rank_outcome ranks[DRILL_MAX_RANKS];
 };
@@ -91,6 +93,8 @@ struct drill_result {
     uint64_t wall_ns, control_ns;
     uint32_t failover_count;
     struct drill_failover failovers[DRILL_MAX_FAILOVERS];
+    bool quarantine_known; /* the next two are of the end, after everybody had time */
+    uint32_t suspects_pending, suspects_given_up, left_in_quarantine;
     size_t stream_count;
     struct drill_stream_result streams[DRILL_MAX_STREAM_RESULTS];
     /* A fault that no stream may notice, before the failovers. */

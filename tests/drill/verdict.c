@@ -103,6 +103,11 @@ void drill_verdict(struct drill_result *result)
         judge_failover(result, i);
     if (result->failover_count < result->plan->repeat)
         drill_result_fail(result, "%u of %u failovers were made", result->failover_count, result->plan->repeat);
+    if (result->quarantine_known && result->suspects_pending > 0)
+        drill_result_fail(result, "%u dead engines are not known to be quiet at the end", result->suspects_pending);
+    else if (result->quarantine_known && result->suspects_given_up == 0 && result->left_in_quarantine > 0)
+        drill_result_fail(result, "%u slots are in quarantine at the end, and nobody is suspected of them any more",
+                          result->left_in_quarantine);
     if (result->stream_count == 0)
         drill_result_fail(result, "there was no stream to compare");
     if (result->resumed_done > 0 && result->resumed_cached_tokens == 0)

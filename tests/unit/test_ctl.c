@@ -209,7 +209,12 @@ static const char serving_status[] =
     "\"cause\":\"gone\",\"detect_ns\":1000000000,\"condemn_ns\":1000500000,\"fence_ns\":1002250000,\"classify_ns\":0,"
     "\"promote_ns\":1003000000,\"adopt_ns\":1004000000,\"serve_ns\":1012345000,\"sealed_here\":9,"
     "\"adoptable_here\":9,\"adopted\":8,\"idle\":40,\"quarantined\":2,\"damaged\":1}],"
-    "\"transfers\":[{\"incarnation\":12,\"id\":5,\"finished\":1,\"failed\":0,\"age_ns\":2500000}]}";
+    "\"transfers\":[{\"incarnation\":12,\"id\":5,\"finished\":1,\"failed\":0,\"age_ns\":2500000}],"
+    "\"reclaim\":{\"state\":\"proving\",\"suspects\":[{\"engine\":0,\"incarnation\":1,\"state\":\"pending\",\"pages\":"
+    "2,"
+    "\"returned\":0,\"provider\":\"procmap\",\"trials\":5,\"reason\":\"its process 4711 has not ended\"},{\"engine\":2,"
+    "\"incarnation\":9,\"state\":\"reclaimed\",\"pages\":7,\"returned\":7,\"provider\":\"procmap\",\"trials\":1,"
+    "\"reason\":\"gone\"}]}}";
 
 static const char vacant_status[] =
     "{\"version\":1,\"deployment\":\"demo\",\"world\":7,\"rank\":1,\"ranks\":2,\"epoch\":3,\"round\":57,"
@@ -232,6 +237,10 @@ static void the_table_says_first_who_serves_and_what_is_wrong(void **state)
     assert_has(bench, bench->out_path, "SERVING  engine 1, incarnation 12, at unix:/run/?[31me1");
     assert_has(bench, bench->out_path, "ranks differ in epoch: rank 0: 2 rank 1: 3");
     assert_has(bench, bench->out_path, "rank 0: 2 slots in quarantine");
+    assert_has(bench, bench->out_path,
+               "engine 0 incarnation 1 is not known to be quiet yet: its process 4711 has not ended");
+    assert_null(strstr(file_text(bench, bench->out_path), "incarnation 9 is"));
+    assert_has(bench, bench->out_path, "2           9 reclaimed                    7        7       1  procmap");
     assert_has(bench, bench->out_path, "1.0 MiB/256.0 MiB");
     assert_has(bench, bench->out_path, "engine 0 (incarnation 1) -> engine 1 (incarnation 12), cause: gone");
     assert_has(bench, bench->out_path, "12.345");
