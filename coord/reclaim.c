@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <event2/event.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -384,6 +385,8 @@ static void ended(struct gms_reclaim *reclaim, const struct gms_action *action)
     struct gms_core_view view;
     if (status != NULL) {
         status->verdict = action->reclaim.answer;
+        if (status->verdict == GMS_RECLAIM_CANNOT_KNOW && status->answered_ns == 0)
+            snprintf(status->reason, sizeof status->reason, "it cannot be known on another rank");
         gms_log(GMS_LOG_NOTICE,
                 "engine %u incarnation %llu: %s here; %u of %u pages came back after %llu questions (%s)",
                 status->engine, (unsigned long long)incarnation, gms_reclaim_answer_name(status->verdict),
