@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -184,25 +185,43 @@ void relay_stream_begin(struct relay_connection *connection, int status, const c
                         connection->keep_alive ? "" : "Connection: close\r\n");
 }
 
+/* Sends at once what the socket takes: most pieces never wait in a buffer, nor for the loop to ask the socket first.
+ * *ret_sent is 0 when something waits already. False: the connection is broken. */
+static bool send_now(struct relay_connection *connection, struct iovec *pieces, size_t count, size_t *ret_sent)
+{
+    *ret_sent = 0;
+    if (evbuffer_get_length(bufferevent_get_output(connection->bev)) > 0)
+        return true;
+    const struct msghdr message = {.msg_iov = pieces, .msg_iovlen = count};
+    ssize_t sent = sendmsg(bufferevent_getfd(connection->bev), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0)
+        return errno == EAGAIN || errno == EINTR || errno == ENOBUFS;
+    *ret_sent = (size_t)sent;
+    return true;
+}
+
 void relay_stream_write(struct relay_connection *connection, const char *data, size_t bytes)
 {
     if (connection->dead || bytes == 0)
         return;
-    struct evbuffer *out = bufferevent_get_output(connection->bev);
-    if (connection->request.minor == 0) {
-        if (evbuffer_add(out, data, bytes) != 0)
-            relay_connection_break(connection);
-        return;
-    }
     char size[24];
-    int length = snprintf(size, sizeof size, "%zx\r\n", bytes);
-    if (evbuffer_expand(out, bytes + (size_t)length + 2) != 0) {
+    bool chunked = connection->request.minor != 0;
+    int length = chunked ? snprintf(size, sizeof size, "%zx\r\n", bytes) : 0;
+    struct iovec pieces[] = {
+        {size, (size_t)length}, {(void *)(uintptr_t)data, bytes}, {(void *)(uintptr_t) "\r\n", chunked ? 2 : 0}};
+    size_t sent;
+    struct evbuffer *out = bufferevent_get_output(connection->bev);
+    if (!send_now(connection, pieces, 3, &sent) || (sent == 0 && evbuffer_expand(out, bytes + sizeof size + 2) != 0)) {
         relay_connection_break(connection);
         return;
     }
-    evbuffer_add(out, size, (size_t)length);
-    evbuffer_add(out, data, bytes);
-    evbuffer_add(out, "\r\n", 2);
+    for (size_t i = 0; i < 3; i++) {
+        size_t done = sent < pieces[i].iov_len ? sent : pieces[i].iov_len;
+        sent -= done;
+        if (done < pieces[i].iov_len &&
+            evbuffer_add(out, (char *)pieces[i].iov_base + done, pieces[i].iov_len - done) != 0)
+            relay_connection_break(connection);
+    }
 }
 
 void relay_stream_end(struct relay_connection *connection, bool whole)

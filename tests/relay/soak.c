@@ -55,6 +55,7 @@ struct soak {
     uint32_t streams, seconds, every_ms, kills_most, max_tokens;
     const char *json;
     bool keep;
+    const char *poison; /* NULL: no sabotage */
     struct drill_plan plan;
     char work_dir[DRILL_PATH_BYTES], shared_dir[DRILL_PATH_BYTES];
     struct drill_deployment deployment;
@@ -457,16 +458,19 @@ static int remove_one(const char *path, const struct stat *info, int kind, struc
     return remove(path);
 }
 
-static const struct argp_option option_table[] = {{"streams", 's', "N", 0, "Clients at once (default 200)", 0},
-                                                  {"seconds", 't', "N", 0, "How long (default 600)", 0},
-                                                  {"every", 'e', "SECONDS", 0, "Between two kills (default 10)", 0},
-                                                  {"kills", 'k', "N", 0, "At most (default: as time allows)", 0},
-                                                  {"max-tokens", 'm', "N", 0, "Of an answer (default 32)", 0},
-                                                  {"ranks", 'n', "N", 0, "Ranks of an engine (default 2)", 0},
-                                                  {"seed", 'S', "N", 0, "Of the first prompt (default 1)", 0},
-                                                  {"json", 'j', "FILE", 0, "Write the figures there too", 0},
-                                                  {"keep", 'K', NULL, 0, "Keep the scratch directory", 0},
-                                                  {0}};
+static const struct argp_option option_table[] = {
+    {"streams", 's', "N", 0, "Clients at once (default 200)", 0},
+    {"seconds", 't', "N", 0, "How long (default 600)", 0},
+    {"every", 'e', "SECONDS", 0, "Between two kills (default 10)", 0},
+    {"kills", 'k', "N", 0, "At most (default: as time allows)", 0},
+    {"max-tokens", 'm', "N", 0, "Of an answer (default 32)", 0},
+    {"ranks", 'n', "N", 0, "Ranks of an engine (default 2)", 0},
+    {"seed", 'S', "N", 0, "Of the first prompt (default 1)", 0},
+    {"json", 'j', "FILE", 0, "Write the figures there too", 0},
+    {"keep", 'K', NULL, 0, "Keep the scratch directory", 0},
+    {"poison", 'P', "SLOT", 0,
+     "Sabotage: a promoted engine has noise in this KV slot, and nothing verifies it. The soak must fail", 0},
+    {0}};
 
 static error_t parse(int key, char *text, struct argp_state *state)
 {
@@ -475,6 +479,10 @@ static error_t parse(int key, char *text, struct argp_state *state)
     uint64_t value = 0;
     if (key == 'K') {
         soak->keep = true;
+        return 0;
+    }
+    if (key == 'P') {
+        soak->poison = text;
         return 0;
     }
     if (key == 'j') {
@@ -524,8 +532,14 @@ int main(int argc, char **argv)
     argp_parse(&parser, argc, argv, 0, NULL, &soak);
     soak.plan.repeat = 1;
     soak.plan.engines = 2;
-    for (size_t i = 0; i < sizeof engine / sizeof engine[0]; i++)
-        soak.plan.command[i] = engine[i];
+    size_t words = 0;
+    for (; words < sizeof engine / sizeof engine[0]; words++)
+        soak.plan.command[words] = engine[words];
+    if (soak.poison != NULL) {
+        soak.plan.command[words++] = "--poison";
+        soak.plan.command[words++] = soak.poison;
+        soak.plan.verify = DRILL_VERIFY_NONE;
+    }
     snprintf(soak.work_dir, sizeof soak.work_dir, "/tmp/gms-soak-XXXXXX");
     snprintf(soak.shared_dir, sizeof soak.shared_dir, "/dev/shm/gms-soak-XXXXXX");
     gms_status status = drill_plan_complete(&soak.plan, &error);

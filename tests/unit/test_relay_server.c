@@ -374,6 +374,101 @@ static void old_clients_get_no_chunks(void **state)
     assert_int_equal(bench_stop(bench), 0);
 }
 
+static void one_relay_an_address(void **state)
+{
+    struct relay_bench *bench = *state, other = {.pidfd = -1};
+    int engine;
+    char listen_on[32];
+    start(bench, (const char *const[]){NULL}, &engine);
+    snprintf(listen_on, sizeof listen_on, "127.0.0.1:%u", bench->port);
+    char program[512];
+    snprintf(program, sizeof program, "%s/gms-relay", getenv("GMS_BIN"));
+    other.pid = fork();
+    assert_true(other.pid >= 0);
+    if (other.pid == 0) {
+        int err = open(bench->err_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        child_check(dup2(err, 2) == 2);
+        execl(program, program, "--run-dir", bench->dir, "--listen", listen_on, NULL);
+        _exit(99);
+    }
+    int status = unit_wait(other.pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 69);
+    still_serves(bench);
+    gms_fd_close(&engine);
+    assert_int_equal(bench_stop(bench), 0);
+}
+
+static uint64_t random_state;
+
+static uint32_t draw(uint32_t below)
+{
+    uint64_t z = (random_state += UINT64_C(0x9e3779b97f4a7c15));
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return (uint32_t)((z ^ (z >> 31)) % below);
+}
+
+/* Conversations that are cut, spoiled, split and left at any moment; engines that do the same. Whatever happens, the
+ * relay lives, and in the end nothing is left of it all. */
+static void conversations_gone_wrong(void **state)
+{
+    struct relay_bench *bench = *state;
+    int engine;
+    static const char *const texts[] = {
+        "POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 44\r\n\r\n"
+        "{\"prompt\":\"a\",\"max_tokens\":2,\"stream\":true}",
+        "POST /v1/completions HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "E\r\n{\"prompt\":\"a\"}\r\n0\r\n\r\n",
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 43\r\n\r\n"
+        "{\"messages\":[{\"role\":\"u\",\"content\":\"x\"}]}GET /health HTTP/1.1\r\nHost: t\r\n\r\n",
+        "GET /metrics HTTP/1.0\r\n\r\n",
+    };
+    static const char *const words[] = {
+        "{\"hello\":\"minillm\",\"engine\":0,\"incarnation\":1,\"epoch\":1,\"pid\":1}\n",
+        "{\"hello\":\"minillm\",\"engine\":0,\"incarnation\":1,\"epoch\":1,\"pid\":1}\n{\"id\":\"x\",\"index\":0}\n",
+        "{\"error\":\"no\"}\n", "nonsense\n"};
+    start(bench,
+          (const char *const[]){"--wait", "40ms", "--silence", "40ms", "--head-time", "60ms", "--body-time", "60ms",
+                                "--idle", "60ms", "--max-requests", "8", "--max-connections", "16", NULL},
+          &engine);
+    const char *seed = getenv("GMS_SEED");
+    random_state = seed != NULL ? strtoull(seed, NULL, 0) : (uint64_t)getpid() << 20 ^ gms_clock_ns();
+    print_message("GMS_SEED=%llu\n", (unsigned long long)random_state);
+    for (int round = 0; round < 300; round++) {
+        char text[512];
+        struct peer client = client_connect(bench);
+        const char *chosen = texts[draw(4)];
+        size_t bytes = strlen(chosen);
+        memcpy(text, chosen, bytes);
+        for (uint32_t spoil = draw(3); spoil > 0; spoil--)
+            text[draw((uint32_t)bytes)] = (char)draw(256);
+        if (draw(4) == 0)
+            bytes = draw((uint32_t)bytes) + 1;
+        size_t first = draw((uint32_t)bytes + 1);
+        peer_send_bytes(&client, text, first);
+        if (draw(2) == 0)
+            poll(NULL, 0, (int)draw(3));
+        peer_send_bytes(&client, text + first, bytes - first);
+        while (engine_is_asked(engine, (int)draw(4))) {
+            struct peer peer = engine_accept(engine);
+            peer_send(&peer, words[draw(4)]);
+            if (draw(2) == 0)
+                poll(NULL, 0, (int)draw(3));
+            peer_close(&peer);
+        }
+        if (draw(10) == 0)
+            bench_serves(bench, draw(2) == 0 ? 0 : -1, 1, 1, "unix:/nowhere");
+        peer_close(&client);
+    }
+    bench_serves(bench, -1, 0, 9, "");
+    bench_await_metric(bench, "gms_relay_requests_running", 0);
+    bench_await_metric(bench, "gms_relay_requests_waiting", 0);
+    bench_await_metric(bench, "gms_relay_connections", 1); /* the one that asks */
+    gms_fd_close(&engine);
+    assert_int_equal(bench_stop(bench), 0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, bench_setup, bench_teardown)
@@ -388,6 +483,8 @@ int main(void)
         TEST(pipelined_requests_are_answered_in_order),
         TEST(what_is_sent_ahead_is_bounded),
         TEST(old_clients_get_no_chunks),
+        TEST(one_relay_an_address),
+        TEST(conversations_gone_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
