@@ -101,10 +101,14 @@ static bool persist(struct gms_daemon *daemon)
                                               sizeof daemon->snapshot)
                                    : gms_store_commit(daemon->options.store, records, count, daemon->snapshot,
                                                       (uint32_t)bytes, &number, &error);
-    if (status != GMS_OK)
+    if (status != GMS_OK) {
         gms_log(GMS_LOG_ERROR, "%s", error.text);
-    else if (!daemon->keeper_lost && gms_keeper_mirror(daemon->options.keeper, number, &error) != GMS_OK)
-        gms_daemon_keeper_is_lost(daemon, error.text);
+    } else {
+        struct gms_core_view view;
+        gms_core_look(daemon->core, &view);
+        daemon->stored_round = view.next_round - 1;
+        gms_daemon_mirror(daemon);
+    }
     for (uint32_t i = 0; i < count; i++)
         gms_daemon_push(daemon,
                         &(struct gms_event){.type = status == GMS_OK ? GMS_EVENT_STORED : GMS_EVENT_STORE_FAILED,
@@ -299,6 +303,7 @@ gms_status gms_daemon_open(const struct gms_daemon_options *options, struct gms_
     }
     if (status == GMS_OK) {
         const struct gms_core_options core = {.world = options->world,
+                                              .life = options->life != 0 ? options->life : options->world,
                                               .rank = daemon->rank,
                                               .world_size = daemon->ranks,
                                               .operation_timeout_ns = config->operation_timeout_ns,

@@ -42,14 +42,16 @@ struct gms_daemon_options {
     uint64_t world;
     struct gms_device_of_rank device;
     enum gms_recovery_verdict verdict; /* not REFUSE */
-    const void *snapshot;              /* FRESH: NULL; else in the store already */
+    uint64_t life;                     /* FRESH: as decided */
+    const void *snapshot;              /* FRESH: NULL */
     size_t snapshot_bytes;
     const void *inherited; /* variables that rank 0 brings (environment.h) */
     size_t inherited_bytes;
     struct gms_daemon_place place;
 };
 
-/* Opens this rank's sockets and its core. Errors: those of the parts; nothing stays open after failure. */
+/* Opens this rank's sockets and its core. What the core begins with is stored then, so that no later world goes on from
+ * anything older once it acts. Errors: those of the parts; nothing stays open after failure. */
 gms_status gms_daemon_open(const struct gms_daemon_options *options, struct gms_daemon **ret_daemon,
                            struct gms_error *ret_error);
 /* After every rank opened: makes the doorbell mesh, until `deadline_ns`. */

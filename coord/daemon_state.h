@@ -52,6 +52,7 @@ struct gms_daemon {
         char endpoint[256];
     } watched;                /* what watchers were told last */
     uint64_t hooked_epoch;    /* the last for which the hook was run */
+    uint64_t stored_round;    /* of the state that the store has */
     uint64_t keeper_pause_ns; /* until the next try to find a keeper */
     bool keeper_lost, stopping, stopped, running_events;
     bool resuming; /* the actions that are carried out are those of a restored core */
@@ -89,6 +90,9 @@ void gms_daemon_attached(void *context, struct gms_client *client);
 gms_status gms_daemon_keeping_open(struct gms_daemon *daemon, struct gms_error *ret_error);
 void gms_daemon_keeping_close(struct gms_daemon *daemon);
 void gms_daemon_keeper_is_lost(struct gms_daemon *daemon, const char *why);
+/* Tells the keeper what the store has, before anything of it is told to anybody. A keeper that is gone need not know;
+ * one that lives and does not answer may remember less than would be told: then this process leaves instead. */
+void gms_daemon_mirror(struct gms_daemon *daemon);
 /* Everything, to a gms-exec that has just attached. */
 void gms_daemon_tell_copies(struct gms_daemon *daemon, struct gms_client *client);
 /* resume.c: what an earlier world left. open: makes the core, takes up memory and members; begin: carries out what the

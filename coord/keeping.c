@@ -41,6 +41,18 @@ void gms_daemon_keeper_is_lost(struct gms_daemon *daemon, const char *why)
         retry_later(daemon);
 }
 
+void gms_daemon_mirror(struct gms_daemon *daemon)
+{
+    struct gms_error error;
+    if (daemon->keeper_lost)
+        return;
+    gms_status status = gms_keeper_mirror(daemon->options.keeper, daemon->stored_round, &error);
+    if (status == GMS_E_DISCONNECTED)
+        gms_daemon_keeper_is_lost(daemon, error.text);
+    else if (status != GMS_OK)
+        gms_daemon_leave(daemon, status, error.text);
+}
+
 /* Every call to the keeper reads its answer, so what can be read here is its end, or an answer that came too late. */
 static void on_keeper_news(evutil_socket_t fd, short what, void *context)
 {
@@ -75,7 +87,7 @@ static void on_keeper_retry(evutil_socket_t fd, short what, void *context)
     if (status == GMS_OK)
         status = gms_copies_refill(daemon->copies, &error);
     if (status == GMS_OK)
-        status = gms_keeper_mirror(options->keeper, gms_store_last(options->store), &error);
+        status = gms_keeper_mirror(options->keeper, daemon->stored_round, &error);
     if (status == GMS_OK)
         status = watch_keeper(daemon, &error);
     if (status != GMS_OK) {

@@ -315,7 +315,7 @@ static gms_status open_store(struct start *start, bool fresh, struct gms_error *
                                             .world = start->world,
                                             .keeper = start->keeper.keeper,
                                             .mirror_world = start->keeper.mirror_world,
-                                            .mirror_number = start->keeper.mirror_number,
+                                            .mirror_round = start->keeper.mirror_round,
                                             .fresh = fresh,
                                             .ret_doubt = &start->doubt};
     status = gms_store_open(&store, &start->store, ret_error);
@@ -336,7 +336,7 @@ static gms_status load_copies(struct start *start, const struct gms_snapshot_vie
 {
     uint64_t deadline_ns = gms_clock_ns() + REFILL_MS * GMS_NS_PER_MS;
     gms_status status = gms_copies_load(start->copies, ret_error);
-    if (start->keeper.mirror_number != 0)
+    if (start->keeper.mirror_world != 0)
         return status;
     while (status == GMS_OK && !copies_suffice(start, view) && gms_clock_ns() < deadline_ns) {
         poll(NULL, 0, REFILL_PAUSE_MS); /* the keeper has no way to call us; this is the rare case */
@@ -383,16 +383,35 @@ static gms_status look_around(struct start *start, struct gms_snapshot_view *ret
     return load_copies(start, ret_view, ret_error);
 }
 
-static enum gms_recovery_doubt doubt_of(const struct start *start, const struct gms_snapshot_view *view)
+/* Does the keeper remember a later state than the store's? */
+static bool is_older(const struct start *start, const struct gms_snapshot_view *view)
+{
+    const struct gms_keeper_client *keeper = &start->keeper;
+    return keeper->mirror_round != 0 && (keeper->mirror_world > view->world ||
+                                         (keeper->mirror_world == view->world && keeper->mirror_round > view->round));
+}
+
+static enum gms_recovery_doubt doubt_of(struct start *start, const struct gms_snapshot_view *view)
 {
     static const enum gms_recovery_doubt doubts[] = {[GMS_STORE_TRUSTED] = GMS_DOUBT_NONE,
                                                      [GMS_STORE_MISSING] = GMS_DOUBT_MISSING,
-                                                     [GMS_STORE_OLDER] = GMS_DOUBT_OLDER,
                                                      [GMS_STORE_DAMAGED] = GMS_DOUBT_DAMAGED,
                                                      [GMS_STORE_OTHER_BOOT] = GMS_DOUBT_OTHER_BOOT};
-    if (start->doubt == GMS_STORE_TRUSTED && gms_copies_count_kind(start->copies, "pool") < view->pools)
+    if (start->doubt != GMS_STORE_TRUSTED)
+        return doubts[start->doubt];
+    if (gms_copies_count_kind(start->copies, "pool") < view->pools) {
+        snprintf(start->doubt_text, sizeof start->doubt_text,
+                 "the keeper does not have the memory that the store speaks of");
         return GMS_DOUBT_MEMORY_LOST;
-    return doubts[start->doubt];
+    }
+    if (start->arguments->fresh || !is_older(start, view))
+        return GMS_DOUBT_NONE;
+    snprintf(start->doubt_text, sizeof start->doubt_text,
+             "the store has the state after round %llu of world %llu, but the keeper has been told of round %llu of "
+             "world %llu: it is an older copy",
+             (unsigned long long)view->round, (unsigned long long)view->world,
+             (unsigned long long)start->keeper.mirror_round, (unsigned long long)start->keeper.mirror_world);
+    return GMS_DOUBT_OLDER;
 }
 
 /* Every rank says what it has, and all conclude the same. */
@@ -400,15 +419,19 @@ static gms_status decide(struct start *start, const struct gms_snapshot_view *vi
 {
     uint32_t ranks = start->config->ranks;
     const bool fresh = start->arguments->fresh; /* the operator's word: whatever there is, is given up */
+    const bool has_store = start->store != NULL && !gms_store_is_new(start->store);
     struct gms_recovery_report mine = {.version = GMS_RECOVERY_REPORT_VERSION,
                                        .rank = start->rank,
-                                       .has_store = start->store != NULL && !gms_store_is_new(start->store),
+                                       .has_store = has_store,
                                        .doubt = doubt_of(start, view),
                                        .prepared = view->prepared,
                                        .accept_loss = start->arguments->accept_store_loss,
+                                       .store_world = has_store ? gms_store_world(start->store) : 0,
                                        .world = view->world,
                                        .round = view->round,
-                                       .state_digest = view->digest};
+                                       .state_digest = view->digest,
+                                       .mirror_world = start->keeper.mirror_world,
+                                       .mirror_round = fresh ? 0 : start->keeper.mirror_round};
     /* A session that nobody has kept is not one that has ended. */
     mine.keeper_holds = !fresh && (gms_copies_count(start->copies, "") > 0 ||
                                    gms_copies_count_kind(start->copies, "session") < view->engines);
@@ -421,9 +444,7 @@ static gms_status decide(struct start *start, const struct gms_snapshot_view *vi
     if (status == GMS_OK)
         free(reports);
     if (status == GMS_OK && mine.doubt != GMS_DOUBT_NONE)
-        gms_log(GMS_LOG_WARNING, "%s",
-                start->doubt_text[0] != '\0' ? start->doubt_text
-                                             : "the keeper does not have the memory that the store speaks of");
+        gms_log(GMS_LOG_WARNING, "%s", start->doubt_text);
     if (status == GMS_OK && start->decision.verdict == GMS_RECOVERY_REFUSE)
         return gms_fail(ret_error, GMS_E_IN_DOUBT, "%s", start->decision.text);
     return status;
@@ -504,16 +525,13 @@ static gms_status open_rank(struct start *start, struct gms_error *ret_error)
 {
     const struct gms_config *config = start->config;
     gms_status status = GMS_OK;
+    bool begins = start->decision.verdict == GMS_RECOVERY_FRESH && start->decision.life == 0;
+    if (begins && start->store != NULL && !gms_store_is_new(start->store)) { /* it is not of this life */
+        gms_store_close(start->store);
+        start->store = NULL;
+    }
     if (start->store == NULL) /* what it was cannot be used, and the group goes on without it */
         status = open_store(start, true, ret_error);
-    if (status != GMS_OK)
-        return status;
-    if (start->decision.verdict != GMS_RECOVERY_FRESH) {
-        uint64_t number = 0;
-        status = gms_store_commit(start->store, NULL, 0, start->snapshot, start->snapshot_bytes, &number, ret_error);
-        if (status == GMS_OK)
-            status = gms_keeper_mirror(&start->keeper, number, ret_error);
-    }
     if (status != GMS_OK)
         return status;
     const struct gms_daemon_options daemon = {.config = config,
@@ -524,6 +542,7 @@ static gms_status open_rank(struct start *start, struct gms_error *ret_error)
                                               .world = start->world,
                                               .device = start->device,
                                               .verdict = start->decision.verdict,
+                                              .life = start->decision.life,
                                               .snapshot = start->snapshot,
                                               .snapshot_bytes = start->snapshot_bytes,
                                               .inherited = start->inherited,

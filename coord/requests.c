@@ -144,6 +144,7 @@ static void propose(struct gms_daemon *daemon, struct gms_client *client, const 
     struct gms_event event = {.type = GMS_EVENT_PROPOSE};
     event.propose.engine = client->engine_id;
     event.propose.session = client->id;
+    event.propose.since = message->propose.since;
     event.propose.proposal = call.proposal;
     gms_daemon_push(daemon, &event);
 }

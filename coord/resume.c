@@ -35,6 +35,27 @@ static gms_status make_core(struct gms_daemon *daemon, const struct gms_core_opt
                     gms_status_text(status));
 }
 
+/* What the core begins with is this world's first state, before anybody is told of it: a salvaged group, say, must not
+ * be restored as what it was before. */
+static gms_status store_first(struct gms_daemon *daemon, struct gms_error *ret_error)
+{
+    struct gms_core_view view;
+    uint64_t number = 0;
+    gms_core_look(daemon->core, &view);
+    daemon->stored_round = view.next_round - 1;
+    if (daemon->options.verdict != GMS_RECOVERY_FRESH) {
+        size_t bytes = gms_core_snapshot(daemon->core, daemon->snapshot, sizeof daemon->snapshot);
+        if (bytes == 0)
+            return gms_fail(ret_error, GMS_E_STORE, "the state does not fit its snapshot (%zu bytes)",
+                            sizeof daemon->snapshot);
+        gms_status status =
+            gms_store_commit(daemon->options.store, NULL, 0, daemon->snapshot, (uint32_t)bytes, &number, ret_error);
+        if (status != GMS_OK)
+            return status;
+    }
+    return gms_keeper_mirror(daemon->options.keeper, daemon->stored_round, ret_error);
+}
+
 /* Is this incarnation in an engine slot, or are its slots the group's KV? */
 static bool is_known(const struct gms_core_view *view, uint64_t incarnation)
 {
@@ -64,6 +85,8 @@ gms_status gms_daemon_resume_open(struct gms_daemon *daemon, const struct gms_co
                                   struct gms_error *ret_error)
 {
     gms_status status = make_core(daemon, options, ret_error);
+    if (status == GMS_OK)
+        status = store_first(daemon, ret_error);
     if (status == GMS_OK)
         status = gms_pools_restore(daemon->pools, ret_error);
     if (status == GMS_OK && daemon->options.verdict == GMS_RECOVERY_SALVAGE)

@@ -28,6 +28,7 @@ struct gms_store {
     sqlite3_stmt *insert;
     uint64_t first, last; /* numbers of the records that are there; last 0: none yet */
     uint64_t world;       /* that this process stores for */
+    uint64_t found_world; /* that had stored in it before; 0: it is new */
     bool is_new, adopted; /* adopted: table meta says that world */
     char boot_id[GMS_BOOT_ID_BYTES];
     uint64_t keeper;
@@ -388,21 +389,17 @@ static gms_status check_contents(gms_store *store, struct gms_error *ret_error)
     return status;
 }
 
-/* Is this at least what the keeper has been told of? */
-static gms_status check_mirror(const gms_store *store, const struct gms_store_options *options,
-                               const struct owner *owner, enum gms_store_doubt *doubt, struct gms_error *ret_error)
+/* There is nothing: has the keeper been told that there was? */
+static gms_status check_missing(const gms_store *store, const struct gms_store_options *options,
+                                enum gms_store_doubt *doubt, struct gms_error *ret_error)
 {
-    uint64_t world = owner->present ? owner->world : 0;
-
-    if (options->fresh || options->mirror_number == 0 || world > options->mirror_world ||
-        (world == options->mirror_world && store->last >= options->mirror_number))
+    if (options->fresh || options->mirror_round == 0)
         return GMS_OK;
-    *doubt = world == 0 ? GMS_STORE_MISSING : GMS_STORE_OLDER;
+    *doubt = GMS_STORE_MISSING;
     return gms_fail(ret_error, GMS_E_IN_DOUBT,
-                    "store %s: %s, but the keeper has been told of record %" PRIu64 " in world %" PRIu64
-                    ": the store was lost or is an older copy. End every engine, then start with --fresh",
-                    store->path, world == 0 ? "is missing" : "ends earlier", options->mirror_number,
-                    options->mirror_world);
+                    "store %s: is missing, but the keeper has been told of round %" PRIu64 " in world %" PRIu64
+                    ": put it back, or end every engine and start with --fresh",
+                    store->path, options->mirror_round, options->mirror_world);
 }
 
 /* Decides what an existing store is to us. *ret_aside: why it must be moved aside, else untouched. */
@@ -413,20 +410,20 @@ static gms_status judge(gms_store *store, const struct gms_store_options *option
     if (status != GMS_OK)
         return status;
     if (!ret_owner->present)
-        return check_mirror(store, options, ret_owner, doubt, ret_error);
+        return check_missing(store, options, doubt, ret_error);
     if (options->fresh) {
         *ret_aside = "set aside as asked (fresh)";
         return GMS_OK;
     }
     if (strcmp(ret_owner->boot_id, store->boot_id) != 0) {
         *ret_aside = "state of another boot, whose memory is gone";
-        if (options->mirror_number == 0)
+        if (options->mirror_round == 0)
             return GMS_OK;
         *doubt = GMS_STORE_OTHER_BOOT;
         return gms_fail(ret_error, GMS_E_IN_DOUBT,
-                        "store %s: is of another boot, but the keeper has been told of record %" PRIu64
+                        "store %s: is of another boot, but the keeper has been told of round %" PRIu64
                         " in world %" PRIu64 " of this one. End every engine, then start with --fresh",
-                        store->path, options->mirror_number, options->mirror_world);
+                        store->path, options->mirror_round, options->mirror_world);
     }
     status = check_contents(store, ret_error);
     if (status != GMS_OK)
@@ -436,7 +433,7 @@ static gms_status judge(gms_store *store, const struct gms_store_options *option
                         "store %s: written by world %" PRIu64 ", newer than ours (%" PRIu64
                         "): is another coordinator job running? If not, start with --fresh",
                         store->path, ret_owner->world, options->world);
-    return check_mirror(store, options, ret_owner, doubt, ret_error);
+    return GMS_OK;
 }
 
 static gms_status prepare(gms_store *store, const struct gms_store_options *options, enum gms_store_doubt *doubt,
@@ -464,6 +461,7 @@ static gms_status prepare(gms_store *store, const struct gms_store_options *opti
             status = open_database(store, ret_error);
     }
     store->is_new = !owner.present;
+    store->found_world = owner.present ? owner.world : 0;
     if (status == GMS_OK && !owner.present)
         status = make_schema(store, options, store->boot_id, ret_error);
     store->adopted = !owner.present || owner.world == options->world;
@@ -657,6 +655,11 @@ gms_status gms_store_snapshot(gms_store *store, void **ret_snapshot, uint32_t *r
 bool gms_store_is_new(const gms_store *store)
 {
     return store->is_new;
+}
+
+uint64_t gms_store_world(const gms_store *store)
+{
+    return store->found_world;
 }
 
 uint64_t gms_store_last(const gms_store *store)

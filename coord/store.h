@@ -31,7 +31,6 @@ enum {
 enum gms_store_doubt {
     GMS_STORE_TRUSTED,
     GMS_STORE_MISSING,    /* there is none, but the keeper remembers one */
-    GMS_STORE_OLDER,      /* fewer records, or of an older world, than the keeper remembers */
     GMS_STORE_DAMAGED,    /* something in it does not verify, or it is of another format */
     GMS_STORE_OTHER_BOOT, /* written under another boot of this node, and the keeper remembers one of this boot */
 };
@@ -43,9 +42,10 @@ struct gms_store_options {
     const char *boot_id; /* borrowed; NULL: this boot's */
     uint64_t world;      /* not 0 */
     uint64_t keeper;     /* the keeper's incarnation, kept for people; 0: unknown */
-    /* What the keeper remembers of this rank's store (gms_keeper_client); 0: nothing. A store that is missing or older
-     * was lost, restored or exchanged, while engines may still map what it knew of (V12). */
-    uint64_t mirror_world, mirror_number;
+    /* What the keeper remembers of this rank's store (gms_keeper_client); round 0: nothing. A store that is missing was
+     * lost, while engines may still map what it knew of (V12). Whether one that is there is an older one, its snapshot
+     * tells (core/recovery.h). */
+    uint64_t mirror_world, mirror_round;
     bool fresh;                      /* the operator's word, or the group's, that earlier state may be set aside */
     enum gms_store_doubt *ret_doubt; /* NULL allowed; set in any case */
 };
@@ -55,9 +55,9 @@ struct gms_store_options {
  * earlier, is moved to "PATH.old" and gms_store_note says so. Sets SIGXFSZ to ignored, so that a file size limit is an
  * error here and not the end of the process.
  *
- * Errors: IN_DOUBT (less than the mirror says: what to do is in the text), FOREIGN_WORLD (written by a newer world),
- * CORRUPT (names the damaged record), BUSY (another process has it open), VERSION (format), STORE (cannot be read or
- * written), INVALID. After failure the files are as they were.
+ * Errors: IN_DOUBT (not there, but the mirror says that it was: what to do is in the text), FOREIGN_WORLD (written by a
+ * newer world), CORRUPT (names the damaged record), BUSY (another process has it open), VERSION (format), STORE (cannot
+ * be read or written), INVALID. After failure the files are as they were.
  */
 gms_status gms_store_open(const struct gms_store_options *options, gms_store **ret_store, struct gms_error *ret_error);
 
@@ -94,6 +94,8 @@ gms_status gms_store_snapshot(gms_store *store, void **ret_snapshot, uint32_t *r
 
 /* Was there anything of this boot when it was opened? */
 bool gms_store_is_new(const gms_store *store);
+/* The world that had made it or written to it last when it was opened; 0: it is new. */
+uint64_t gms_store_world(const gms_store *store);
 
 /* Number of the last record, 0 when there is none. */
 uint64_t gms_store_last(const gms_store *store);

@@ -295,7 +295,8 @@ void gms_core_step(struct gms_core *core, const struct gms_event *event, struct 
         gms_core_stored(core, event->ticket, false);
         break;
     case GMS_EVENT_PROPOSE:
-        gms_core_propose(core, event->propose.engine, event->propose.session, &event->propose.proposal);
+        gms_core_propose(core, event->propose.engine, event->propose.session, event->propose.since,
+                         &event->propose.proposal);
         break;
     case GMS_EVENT_PREPARED:
         gms_core_prepared(core, event->prepared.engine, &event->prepared.key, event->prepared.status,
@@ -354,6 +355,7 @@ struct gms_core *gms_core_init(void *memory, const struct gms_core_options *opti
     memset(core, 0, sizeof *core);
     core->options = *options;
     core->round = 1;
+    core->life = options->life;
     core->serving = core->successor = -1;
     for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++)
         core->engines[e].fence_report_ns = core->engines[e].reattach_report_ns = UINT64_MAX;

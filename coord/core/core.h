@@ -75,6 +75,7 @@ enum gms_pool_state { GMS_POOL_ABSENT, GMS_POOL_UNPUBLISHED, GMS_POOL_READY, GMS
 
 struct gms_core_options {
     uint64_t world;
+    uint64_t life; /* since which world the group remembers all that it told; not after `world`; a restore ignores it */
     uint32_t rank, world_size;
     uint64_t operation_timeout_ns;
     uint64_t transfer_stall_ns; /* a dispatched transfer without news for this long is named */
@@ -127,6 +128,7 @@ struct gms_event {
         struct {
             uint32_t engine;
             uint64_t session; /* the driver's name for whom to answer; not 0 */
+            uint64_t since;   /* join: the world in which its engine rank asked first; 0: in this one */
             struct gms_proposal proposal;
         } propose;
         struct {

@@ -153,6 +153,7 @@ struct gms_core {
 
     /* replicated */
     uint64_t epoch, round /* the next one */, digest, incarnations /* given so far */;
+    uint64_t life; /* the world since which all that was told is remembered */
     enum gms_takeover_state takeover;
     int32_t serving, successor; /* engine slots, -1: none */
     uint64_t writer;
@@ -215,7 +216,8 @@ void gms_text_operation(struct gms_text *text, uint32_t engine, const struct gms
 const char *gms_core_status_words(gms_status status);
 
 /* ---- propose.c */
-void gms_core_propose(struct gms_core *core, uint32_t engine, uint64_t session, const struct gms_proposal *proposal);
+void gms_core_propose(struct gms_core *core, uint32_t engine, uint64_t session, uint64_t since,
+                      const struct gms_proposal *proposal);
 
 /* ---- operation.c */
 void gms_core_prepare_stored(struct gms_core *core, const struct gms_core_store *store, bool ok);

@@ -88,6 +88,20 @@ static void answer_decided(struct gms_core *core, uint32_t engine, uint64_t sess
     action->reply.outcome = decided->outcome;
 }
 
+/* A launch may have been told its outcome, and ask again because its answer was lost. Where the group forgot what it
+ * told, it must not decide that a second time. */
+static bool is_remembered(struct gms_core *core, uint32_t engine, uint64_t session, uint64_t since,
+                          const struct gms_operation_key *key)
+{
+    if (key->kind != GMS_OPERATION_JOIN || !since || since >= core->life)
+        return true;
+    struct gms_text text = answer(core, engine, session, key, GMS_E_STALE);
+    gms_text_count(&text, "this launch asked in world ", since);
+    gms_text_count(&text, " first, and what was told before world ", core->life);
+    gms_text_add(&text, " is lost; start it again under a new launch");
+    return false;
+}
+
 /* May this key be asked for now? Answers when not. */
 static bool key_is_next(struct gms_core *core, uint32_t engine, uint64_t session, const struct gms_operation_key *key)
 {
@@ -126,7 +140,8 @@ static bool key_is_next(struct gms_core *core, uint32_t engine, uint64_t session
     return true;
 }
 
-void gms_core_propose(struct gms_core *core, uint32_t engine, uint64_t session, const struct gms_proposal *proposal)
+void gms_core_propose(struct gms_core *core, uint32_t engine, uint64_t session, uint64_t since,
+                      const struct gms_proposal *proposal)
 {
     const struct gms_operation_key *key = &proposal->key;
 
@@ -154,7 +169,7 @@ void gms_core_propose(struct gms_core *core, uint32_t engine, uint64_t session, 
         slot->reattach_report_ns = UINT64_MAX;
         return;
     }
-    if (!key_is_next(core, engine, session, key))
+    if (!is_remembered(core, engine, session, since, key) || !key_is_next(core, engine, session, key))
         return;
     if (pending->present && gms_core_keys_equal(&pending->proposal.key, key)) {
         pending->session = session; /* asked again over a new session */

@@ -4,7 +4,7 @@
  *
  * What anybody was told is in the snapshot of the rank that told it, and a rank tells nothing of a round before its own
  * snapshot of that round is stored. So the greatest snapshot of all ranks holds everything that was ever told, as long
- * as no rank's is missing or older than it was: that is what `doubt` is about.
+ * as no rank had a greater one: that is what mirrors are for. The rule is in recovery.h.
  */
 #include "core/recovery.h"
 
@@ -24,7 +24,8 @@ static const char *const doubt_words[GMS_DOUBT_COUNT] = {
 };
 
 struct summary {
-    bool lives, prepared, accepted, any_store;
+    bool lives, accepted, any_store;
+    uint64_t store_world;                       /* the greatest */
     const struct gms_recovery_report *greatest; /* NULL: no rank has a snapshot */
     const struct gms_recovery_report *doubtful; /* the lowest rank that is in doubt; NULL: none */
     const struct gms_recovery_report *alive;    /* the lowest rank where something lives or is prepared */
@@ -35,25 +36,41 @@ static bool is_later(const struct gms_recovery_report *a, const struct gms_recov
     return a->world > b->world || (a->world == b->world && a->round > b->round);
 }
 
+/* May this rank have told more than any snapshot has that is left? */
+static bool is_in_doubt(const struct gms_recovery_report *report, const struct summary *found)
+{
+    const struct gms_recovery_report *greatest = found->greatest;
+
+    if (report->doubt == GMS_DOUBT_MEMORY_LOST)
+        return true;
+    if (!report->mirror_world)
+        return found->any_store && !report->has_store;
+    if (!report->mirror_round) /* it had not told anything */
+        return false;
+    return !greatest || report->mirror_world > greatest->world ||
+           (report->mirror_world == greatest->world && report->mirror_round > greatest->round);
+}
+
 static struct summary summarize(const struct gms_recovery_report *reports, uint32_t ranks)
 {
     struct summary found = {.accepted = true};
 
-    for (uint32_t r = 0; r < ranks; r++)
-        found.any_store = found.any_store || reports[r].has_store;
     for (uint32_t r = 0; r < ranks; r++) {
         const struct gms_recovery_report *report = &reports[r];
 
+        found.any_store = found.any_store || report->has_store;
+        if (report->has_store && report->store_world > found.store_world)
+            found.store_world = report->store_world;
         found.lives = found.lives || report->keeper_holds;
-        found.prepared = found.prepared || report->prepared;
         found.accepted = found.accepted && report->accept_loss;
         if (!found.alive && (report->keeper_holds || report->prepared))
             found.alive = report;
-        if (!found.doubtful && (report->doubt || (found.any_store && !report->has_store)))
-            found.doubtful = report;
         if (report->has_store && report->round && (!found.greatest || is_later(report, found.greatest)))
             found.greatest = report;
     }
+    for (uint32_t r = 0; r < ranks && !found.doubtful; r++)
+        if (is_in_doubt(&reports[r], &found))
+            found.doubtful = &reports[r];
     return found;
 }
 
@@ -62,6 +79,7 @@ static struct gms_text verdict(struct gms_recovery_decision *decision, enum gms_
 {
     decision->verdict = what;
     decision->from_rank = from ? from->rank : 0;
+    decision->life = 0;
     return gms_text_begin(decision->text, sizeof decision->text);
 }
 
@@ -116,7 +134,10 @@ void gms_recovery_decide(const struct gms_recovery_report *reports, uint32_t ran
         text = verdict(ret_decision, GMS_RECOVERY_REFUSE, NULL);
         gms_text_count(&text, "rank ", found.doubtful->rank);
         gms_text_add(&text, " ");
-        gms_text_add(&text, doubt_words[found.doubtful->doubt]);
+        gms_text_add(
+            &text,
+            doubt_words[found.doubtful->doubt == GMS_DOUBT_NONE && found.doubtful->has_store ? GMS_DOUBT_OLDER
+                                                                                             : found.doubtful->doubt]);
         gms_text_count(&text, ", and rank ", found.alive->rank);
         gms_text_add(&text, found.alive->keeper_holds ? "'s keeper still holds memory or sessions"
                                                       : " has an operation without outcome");
@@ -135,7 +156,12 @@ void gms_recovery_decide(const struct gms_recovery_report *reports, uint32_t ran
     }
     if (!found.greatest) {
         text = verdict(ret_decision, GMS_RECOVERY_FRESH, NULL);
+        /* Empty stores say that nothing was told since they were made, if no other one may have had more. */
+        if (!found.doubtful)
+            ret_decision->life = found.store_world;
         gms_text_add(&text, "nothing is stored and nothing lives: the group begins");
+        if (found.doubtful)
+            gms_text_count(&text, " anew; what was stored is lost on rank ", found.doubtful->rank);
         return;
     }
     if (found.doubtful && (found.alive || !found.lives)) {
@@ -170,17 +196,29 @@ void gms_recovery_decide(const struct gms_recovery_report *reports, uint32_t ran
 /* Far beyond what the lost end of the history can have used. */
 #define SALVAGE_JUMP (UINT64_C(1) << 32)
 
-/* Only the numbers go on. */
+/* Only the numbers go on, and what was told: somebody whose join is not answered may ask again. */
 static void renew(struct gms_core *core)
 {
     struct gms_core_options options = core->options;
     uint64_t epoch = core->epoch, incarnations = core->incarnations, round = core->round, digest = core->digest;
+    uint64_t life = core->life;
+    struct gms_core_decided decided[GMS_MAX_ENGINES][GMS_CORE_OUTCOMES];
+    uint32_t next[GMS_MAX_ENGINES];
 
+    for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++) {
+        memcpy(decided[e], core->engines[e].decided, sizeof decided[e]);
+        next[e] = core->engines[e].decided_next;
+    }
     gms_core_init(core, &options);
     core->epoch = epoch;
     core->incarnations = incarnations;
     core->round = round;
     core->digest = digest;
+    core->life = life;
+    for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++) {
+        memcpy(core->engines[e].decided, decided[e], sizeof decided[e]);
+        core->engines[e].decided_next = next[e];
+    }
 }
 
 /* Nothing that the snapshot says of contents or of who may write is known to be the last word. */
@@ -188,6 +226,7 @@ static void salvage(struct gms_core *core)
 {
     core->epoch += SALVAGE_JUMP;
     core->incarnations += SALVAGE_JUMP;
+    core->life = core->options.world;
     core->serving = core->successor = -1;
     core->writer = 0;
     core->writer_engine = 0;

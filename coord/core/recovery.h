@@ -5,14 +5,15 @@
  * core.
  *
  * Storing. Whenever a step's actions hold a GMS_ACTION_STORE, the driver stores in ONE transaction all STORE records of
- * that step and the snapshot taken after the step, and only then carries out the step's other actions and gives back
- * STORED, in the order of the STOREs. Transactions become durable in the order of the steps. If the transaction fails:
- * STORE_FAILED for every record of it. (Only completed rounds change replicated state, and only they emit STOREs.)
+ * that step and the snapshot taken after the step, tells the keeper its world and round, and only then carries out the
+ * step's other actions and gives back STORED, in the order of the STOREs. Transactions become durable in the order of
+ * the steps. If the transaction fails: STORE_FAILED for every record of it. (Only completed rounds change replicated
+ * state, and only they emit STOREs.)
  *
  * A new world's round 0, in the driver:
  *
  *   store, keeper --> report --allgather--> gms_recovery_decide (same answer on all ranks)
- *        FRESH:    gms_core_init
+ *        FRESH:    gms_core_init; the mirror is round 0 of the new world
  *        REFUSE:   exit 70 with the text
  *        else:     rank `from_rank` shares its snapshot; every rank gives these bytes to gms_core_restore, stores the
  *                  snapshot of the restored core as the new world's first, and only then carries out its actions
@@ -25,7 +26,7 @@
 enum {
     GMS_SNAPSHOT_MAX_BYTES = 128 * 1024,
     GMS_SNAPSHOT_OUTCOMES = 32, /* decided operations per engine slot that a snapshot keeps, the newest */
-    GMS_RECOVERY_REPORT_VERSION = 1,
+    GMS_RECOVERY_REPORT_VERSION = 2,
     GMS_RECOVERY_TEXT_BYTES = 512,
 };
 
@@ -41,7 +42,7 @@ struct gms_snapshot_view {
     uint32_t world_size;
     uint32_t prepared;           /* engine slots with an operation under way that has no outcome */
     uint32_t engines;            /* engine slots that are not empty */
-    uint32_t pools;              /* pools that exist */
+    uint32_t pools;              /* pools that have memory: all but unpublished weights whose maker is gone */
     uint64_t epoch, incarnation; /* the highest of each given so far */
 };
 
@@ -50,15 +51,32 @@ gms_status gms_snapshot_look(const void *snapshot, size_t bytes, struct gms_snap
 
 /* ------------------------------------------------------------------------------------------------- round 0 ---- */
 
-/* Why what a rank has cannot be the last that it told anybody. */
-enum gms_recovery_doubt {
-    GMS_DOUBT_NONE,
-    GMS_DOUBT_MISSING,     /* no store, but the keeper remembers one */
-    GMS_DOUBT_OLDER,       /* fewer records, or an older world, than the keeper remembers */
-    GMS_DOUBT_DAMAGED,     /* does not verify */
-    GMS_DOUBT_OTHER_BOOT,  /* written under another boot of this node */
-    GMS_DOUBT_MEMORY_LOST, /* the store names pools that the keeper no longer has */
-    GMS_DOUBT_COUNT
+/*
+ * When is the group in doubt? All that a rank ever told is in a snapshot that it had stored before, and of which its
+ * keeper had been told (the mirror: world and round, comparable between ranks). So nothing can be missing as long as
+ * the greatest snapshot that is left is not older than any mirror: a store that is lost, damaged or put back as an old
+ * copy is no loss then, the rank gets what the others have. A rank is in doubt when
+ *
+ *   - its mirror is later than every snapshot that is left, or
+ *   - its store is not there, its keeper is new and remembers nothing of it, and others have stores, or
+ *   - its store names memory that its keeper has not.
+ *
+ * In doubt, and something may live: REFUSE, an operator decides. In doubt, and nothing lives: on with what is left
+ * (SALVAGE, else FRESH); but somebody who has not joined yet, and so is not known to any keeper, may have been told
+ * that its join failed, or may ask once more. So a new LIFE of the group begins: a launch that asked in an older life
+ * is refused, by itself or anywhere, and never decided again. A RESTORE or RENEW is the same life, they remember.
+ *
+ * Nothing notices that a store is put back as an old copy while its keeper ends as well: then nothing of this boot
+ * remembers better. A store that is whole is believed.
+ */
+enum gms_recovery_doubt { /* what is wrong with what a rank has; for texts, but for MEMORY_LOST */
+                          GMS_DOUBT_NONE,
+                          GMS_DOUBT_MISSING,     /* no store, but the keeper remembers one */
+                          GMS_DOUBT_OLDER,       /* an older round, or world, than the keeper remembers */
+                          GMS_DOUBT_DAMAGED,     /* does not verify */
+                          GMS_DOUBT_OTHER_BOOT,  /* written under another boot of this node */
+                          GMS_DOUBT_MEMORY_LOST, /* the store names pools that the keeper no longer has */
+                          GMS_DOUBT_COUNT
 };
 
 /* Fixed size, no padding, zero what is unused: gathered as bytes. */
@@ -71,7 +89,10 @@ struct gms_recovery_report {
     uint32_t prepared;     /* gms_snapshot_view.prepared */
     uint32_t accept_loss;  /* --accept-store-loss was given */
     uint32_t reserved;
+    uint64_t store_world;                /* has_store: the last world that wrote to it, or made it */
     uint64_t world, round, state_digest; /* of its snapshot; round 0: it has none */
+    uint64_t mirror_world, mirror_round; /* of the last snapshot that the keeper was told of; world 0: the keeper is
+                                            new, round 0: none was stored in that world */
 };
 
 enum gms_recovery_verdict {
@@ -86,6 +107,7 @@ enum gms_recovery_verdict {
 struct gms_recovery_decision {
     enum gms_recovery_verdict verdict;
     uint32_t from_rank;                 /* RESTORE, RENEW, SALVAGE: whose snapshot */
+    uint64_t life;                      /* FRESH: gms_core_options.life; 0: the new world */
     char text[GMS_RECOVERY_TEXT_BYTES]; /* one or two sentences for the log, or for whoever has to decide */
 };
 

@@ -336,9 +336,20 @@ size_t gms_core_snapshot(const struct gms_core *core, void *buffer, size_t capac
     put(bytes + 12, count, 4);
     put(bytes + 24, core->options.world, 8);
     put(bytes + 32, core->round - 1, 8);
-    put(bytes + 40, 0, 8);
+    put(bytes + 40, core->life, 8);
     put(bytes + DIGEST_AT, gms_snapshot_digest(bytes, count), 8);
     return count;
+}
+
+/* Unpublished weights are void when their maker is gone: dropped, and made anew by whoever asks. */
+static bool has_memory(const struct gms_core *core, const struct gms_core_pool *pool)
+{
+    if (pool->state != GMS_POOL_UNPUBLISHED)
+        return pool->state == GMS_POOL_READY;
+    for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++)
+        if (core->engines[e].role != GMS_ROLE_EMPTY && core->engines[e].incarnation == pool->creator)
+            return true;
+    return false;
 }
 
 gms_status gms_snapshot_read(const void *snapshot, size_t bytes, struct gms_core *core,
@@ -363,11 +374,12 @@ gms_status gms_snapshot_read(const void *snapshot, size_t bytes, struct gms_core
     core->options.world = ret_view->world = get(from + 24, 8);
     ret_view->round = get(from + 32, 8);
     ret_view->digest = get(from + DIGEST_AT, 8);
+    core->life = get(from + 40, 8);
     ret_view->world_size = core->options.world_size;
     ret_view->epoch = core->epoch;
     ret_view->incarnation = core->incarnations;
-    if (!ret_view->world || !ret_view->round || ret_view->round > UINT64_MAX / 2 || core->epoch > UINT64_MAX / 2 ||
-        core->incarnations > UINT64_MAX / 2)
+    if (core->life > ret_view->world || !ret_view->world || !ret_view->round || ret_view->round > UINT64_MAX / 2 ||
+        core->epoch > UINT64_MAX / 2 || core->incarnations > UINT64_MAX / 2)
         return GMS_E_CORRUPT;
     core->round = ret_view->round + 1;
     for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++) {
@@ -375,6 +387,6 @@ gms_status gms_snapshot_read(const void *snapshot, size_t bytes, struct gms_core
         ret_view->prepared += core->engines[e].operation.preparing;
     }
     for (uint32_t i = 0; i < GMS_CORE_MAX_POOLS; i++)
-        ret_view->pools += core->pools[i].state != GMS_POOL_ABSENT;
+        ret_view->pools += has_memory(core, &core->pools[i]);
     return GMS_OK;
 }

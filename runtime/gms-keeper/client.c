@@ -142,7 +142,7 @@ static gms_status take_world(struct gms_keeper_client *client, uint64_t world, u
             client->rank = rank;
             client->keeper = grant.keeper;
             client->mirror_world = grant.mirror_world;
-            client->mirror_number = reply.keeper_reply.number;
+            client->mirror_round = reply.keeper_reply.number;
         } else {
             status = gms_fail(ret_error, GMS_E_PROTOCOL, "keeper: its answer has %u bytes of grant, not %d",
                               reply.keeper_reply.meta.length, GMS_KEEPER_GRANT_BYTES);
@@ -262,13 +262,13 @@ gms_status gms_keeper_drop(struct gms_keeper_client *client, const char *name, s
     return tell(client, &request, ret_error);
 }
 
-gms_status gms_keeper_mirror(struct gms_keeper_client *client, uint64_t number, struct gms_error *ret_error)
+gms_status gms_keeper_mirror(struct gms_keeper_client *client, uint64_t round, struct gms_error *ret_error)
 {
     gms_status status = check_open(client, "", ret_error);
     if (status != GMS_OK)
         return status;
     struct gms_message request = make_request(client, GMS_MESSAGE_KEEPER_MIRROR, "");
-    request.keeper.number = number;
+    request.keeper.number = round;
     return tell(client, &request, ret_error);
 }
 

@@ -20,8 +20,9 @@ struct gms_keeper_client {
     uint32_t rank;
     uint32_t request_id;   /* of the last request; late replies to earlier ones are dropped */
     uint64_t keeper;       /* this start of the keeper */
-    uint64_t mirror_world; /* what gms_keeper_mirror last said for this rank, whoever held it; 0: nothing */
-    uint64_t mirror_number;
+    uint64_t mirror_world; /* what gms_keeper_mirror last said for this rank, whoever held it; 0: nothing, this keeper
+                              is new to the rank */
+    uint64_t mirror_round;
 };
 
 /* The newest world that this keeper has granted to any rank, 0 for none: a group that takes the greatest of all its
@@ -50,7 +51,8 @@ gms_status gms_keeper_drop(struct gms_keeper_client *client, const char *name, s
 /* Names with this prefix in byte order, "NAME\0" repeated, into the caller's buffer. NO_CAPACITY: does not fit. */
 gms_status gms_keeper_list(struct gms_keeper_client *client, const char *prefix, char *ret_names, uint32_t capacity,
                            uint32_t *ret_bytes, struct gms_error *ret_error);
-/* Remembers that this rank's store reached record `number` in this world. */
-gms_status gms_keeper_mirror(struct gms_keeper_client *client, uint64_t number, struct gms_error *ret_error);
+/* Remembers that this rank's store has the state after round `round` of this world; 0: nothing of this world yet. What
+ * depends on that state may be told only then: should the store be lost, the group knows by it whether anything is. */
+gms_status gms_keeper_mirror(struct gms_keeper_client *client, uint64_t round, struct gms_error *ret_error);
 
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the reply to KEEPER_WORLD carries in `meta`, beside the token and (in `number`) the mirrored record number:
- * u64 this start of the keeper | u64 the world that the mirrored number belongs to. Little-endian. One file for both
- * sides.
+ * What the reply to KEEPER_WORLD carries in `meta`, beside the token and (in `number`) the mirrored round: u64 this
+ * start of the keeper | u64 the world of that round, 0: nothing was mirrored. Little-endian. One file for both sides.
  */
 #ifndef GMS_KEEPER_GRANT_H
 #define GMS_KEEPER_GRANT_H

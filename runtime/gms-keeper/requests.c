@@ -55,7 +55,7 @@ static bool reply_grant(struct server *server, struct server_client *client, uin
     reply.keeper_reply.meta = (struct gms_bytes){.data = meta, .length = sizeof(meta)};
     reply.keeper_reply.world = seat ? seat->world : worlds_newest(&server->worlds);
     reply.keeper_reply.token = seat ? seat->token : 0;
-    reply.keeper_reply.number = seat ? seat->mirror_number : 0;
+    reply.keeper_reply.number = seat ? seat->mirror_round : 0;
     if (seat) {
         client->granted = true;
         gms_log(GMS_LOG_NOTICE, "rank %u is held by world %" PRIu64 ", process %d", seat->rank, seat->world,
@@ -208,11 +208,11 @@ static bool reply_list(struct server *server, struct server_client *client, cons
     return send_reply(client, &reply, message->request_id);
 }
 
-static void mirror(struct world_seat *seat, uint64_t number)
+static void mirror(struct world_seat *seat, uint64_t round)
 {
-    if (seat->mirror_world != seat->world || number > seat->mirror_number) {
+    if (seat->mirror_world != seat->world || round > seat->mirror_round) {
         seat->mirror_world = seat->world;
-        seat->mirror_number = number;
+        seat->mirror_round = round;
     }
 }
 
@@ -296,9 +296,9 @@ static bool reply_status(struct server *server, struct server_client *client, co
         const struct world_seat *seat = &server->worlds.seats[i];
         at += (size_t)snprintf(json + at, room - at,
                                "%s{\"rank\":%u,\"world\":%" PRIu64 ",\"held\":%s,\"pid\":%d,\"mirror_world\":%" PRIu64
-                               ",\"mirror_number\":%" PRIu64 "}",
+                               ",\"mirror_round\":%" PRIu64 "}",
                                i ? "," : "", seat->rank, seat->world, seat->token ? "true" : "false", (int)seat->pid,
-                               seat->mirror_world, seat->mirror_number);
+                               seat->mirror_world, seat->mirror_round);
     }
     at += (size_t)snprintf(json + at, room - at, "]}");
     reply.status_reply.json = (struct gms_bytes){.data = json, .length = (uint32_t)at};

@@ -39,7 +39,7 @@ struct world_seat {
     uint64_t token; /* 0: nobody holds it */
     int pidfd;      /* the holder's, owned; -1: nobody holds it */
     pid_t pid;      /* for logs; 0: in another PID namespace */
-    uint64_t mirror_world, mirror_number;
+    uint64_t mirror_world, mirror_round;
     struct world_waiter waiter;
 };
 
@@ -68,7 +68,7 @@ bool worlds_settle(struct world_seat *seat, uint64_t now_ns, struct world_waiter
 /* The seat that this (world, rank, token) holds, NULL when it is not the holder. */
 struct world_seat *worlds_holder(const struct worlds *worlds, uint64_t world, uint32_t rank, uint64_t token);
 
-/* Has the living holder of this rank mirrored a record in its present world? Then it has restored what it needs. */
+/* Has the living holder of this rank mirrored a round of its present world? Then it has restored what it needs. */
 bool worlds_settled(const struct worlds *worlds, uint32_t rank);
 
 /* Forgets what this client waits for: it is gone. */

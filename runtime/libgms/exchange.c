@@ -291,6 +291,9 @@ gms_status gms_session_propose(struct gms_session *session, struct gms_message *
     message->propose.incarnation = session->incarnation;
     message->propose.launch = join ? session->launch_digest : 0;
     message->propose.sequence = join ? 0 : session->next_sequence;
+    if (join && session->asked_world == 0)
+        session->asked_world = session->world;
+    message->propose.since = join ? session->asked_world : 0;
     struct gms_message reply = {0};
     gms_status status = gms_session_ask(session, message, gms_session_deadline(session), &reply, ret_error);
     /* Counted only when it was decided: after a lost answer the same key asks for the same outcome. */

@@ -165,6 +165,7 @@ struct gms_session {
     uint32_t rank, engine_id;
     uint64_t launch_digest;
     uint64_t world;
+    uint64_t asked_world; /* in which this launch asked to join first; 0: not yet */
     uint32_t world_size, kv_verify_full, operation_timeout_ms;
     const struct gms_vmm *vmm; /* the kind of memory that this deployment's pools are */
     uint32_t last_request;

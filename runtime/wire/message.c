@@ -92,7 +92,7 @@ static const struct descriptor descriptors[] = {
                              0,
                              {U64(propose.incarnation), U64(propose.launch), U32(propose.sequence), U32(propose.kind),
                               U32(propose.pool_kind), U32(propose.slot_count), U64(propose.block_bytes),
-                              U64(propose.bytes), U64(propose.local_digest), U64(propose.fields[0]),
+                              U64(propose.bytes), U64(propose.local_digest), U64(propose.since), U64(propose.fields[0]),
                               U64(propose.fields[1]), U64(propose.fields[2]), U64(propose.fields[3]),
                               U64(propose.fields[4]), U64(propose.fields[5]), BYTES(propose.pool),
                               BYTES(propose.payload)}},

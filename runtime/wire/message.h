@@ -141,6 +141,7 @@ struct gms_message {
             uint32_t sequence, kind, pool_kind, slot_count;
             uint64_t block_bytes, bytes; /* allocate: this rank's own geometry */
             uint64_t local_digest;       /* join: identity, rank included; publish: content, may differ per rank */
+            uint64_t since;              /* join: the world in which this launch asked first; else 0 */
             uint64_t fields[GMS_WIRE_FIELDS];
             struct gms_bytes pool;    /* name */
             struct gms_bytes payload; /* publish: the manifest; join: identity in words, for texts */

@@ -45,6 +45,9 @@ int told[N] = 0;
 #include "world.pml"
 
 byte engine = 0; /* chosen in each step, 0 between steps */
+#ifdef WITNESS
+bit lives = 0; /* a second one began */
+#endif
 
 inline swap_locals(a, b)
 {
@@ -56,6 +59,20 @@ inline start_locals()
 {
     for (i_ : 0 .. N - 1) {
         vote[i_] = 0
+    }
+}
+
+/* [is_remembered in propose.c] Launches of the old life are refused, so they end; others come. */
+inline new_life()
+{
+#ifdef WITNESS
+    lives = 1;
+#endif
+    for (i_ : 0 .. N - 1) {
+        told[i_] = 0
+    }
+    for (i_ : 0 .. N - 1) {
+        stored[i_] = 0 /* the same names stand for new launches now: nothing is decided of them */
     }
 }
 
@@ -199,6 +216,8 @@ ltl witness { [] !in_doubt }
 ltl witness { [] !(!up && ON_ANY(TOLD_SOME_OK) && ON_ANY(TOLD_NONE)) }
 #elif WITNESS == 4 /* a store is lost, the group goes on, and all is well */
 ltl witness { [] !(losses == 1 && ON_ALL(TOLD_ALL_OK)) }
+#elif WITNESS == 5 /* the only one that had told anything is lost, a new life begins, and all is well */
+ltl witness { [] !(lives == 1 && ON_ALL(TOLD_ALL_OK)) }
 #endif
 #else
 ltl same_outcome { [] !DISAGREEMENT }

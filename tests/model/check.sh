@@ -147,6 +147,7 @@ fi
     mutant 1 agreement "store first" $A
     mutant 2 agreement "greatest round" $A
     mutant 4 agreement "in doubt" $A -DLOSSES=1
+    mutant 11 agreement "a life ends" $A -DLOSSES=1
     mutant 5 agreement "expiry by round" $A
     mutant 1 takeover "store first" $T
     mutant 5 takeover "fence first" $T
@@ -175,6 +176,7 @@ fi
         witness 2 agreement "in doubt" -DCRASHES=2 -DLOSSES=1 $A
         witness 3 agreement "one told, all dead" -DCRASHES=2 $A
         witness 4 agreement "a store lost, OK" -DCRASHES=2 -DLOSSES=1 $A
+        witness 5 agreement "a new life, OK" -DCRASHES=2 -DLOSSES=1 $A
         witness 2 takeover "crash, classifying" -DCRASHES=1 $T
         witness 3 takeover "successor lost" -DCRASHES=1 $T
         witness 1 reclaim "all freed, crashes" -DCRASHES=2 $R

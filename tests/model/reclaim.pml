@@ -86,6 +86,12 @@ inline start_locals()
     }
 }
 
+/* Here something always lives. */
+inline new_life()
+{
+    skip
+}
+
 /* A stamp that was being made is rolled back; its page stays in quarantine. */
 inline roll_back(state)
 {

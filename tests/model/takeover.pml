@@ -87,6 +87,12 @@ inline start_locals()
     }
 }
 
+/* Here something always lives. */
+inline new_life()
+{
+    skip
+}
+
 /* Nothing is half decided in a takeover: fences, classification and PROMOTE are repeated from the state. */
 inline roll_back(state)
 {

@@ -12,7 +12,8 @@
  *       +------- any rank crashes: all start again --------------^   \--> a store is lost or put back
  *
  * The model that includes this defines before: roll_back(state) [what round 0 makes of an adopted state],
- * ALIVE(state) [something in it is prepared or live], start_locals() [what every rank forgets when it dies];
+ * ALIVE(state) [something in it is prepared or live], start_locals() [what every rank forgets when it dies], new_life()
+ * [those who asked in the old one start anew, under new names];
  * with SYMMETRY also LOCAL_BEFORE(a, b) and swap_locals(a, b).
  */
 #ifndef N
@@ -25,7 +26,8 @@
 #define LOSSES 0 /* stores that are lost, or put back as an old copy, while the job is down */
 #endif
 #ifndef DOUBT
-#define DOUBT 2 /* in doubt when: 1: something is prepared or live elsewhere; 2: the lost one was the newest */
+#define DOUBT 4 /* in doubt when: 1: something is prepared or live elsewhere; 2: the lost one was the newest; 4: as 2, but
+                   where nothing lives a new life of the group begins (core/recovery.h) */
 #endif
 #ifndef MUTATE
 #define MUTATE 0
@@ -37,6 +39,7 @@
 #define ROUNDS_GO_ON (MUTATE != 3) /* a new world's rounds count as later than all rounds of older worlds */
 
 #define DOUBT_REFUSES (MUTATE != 4)
+#define LIFE_ENDS (MUTATE != 11) /* in a new life nobody is answered who asked in an older one */
 
 #define NOWHERE (-1)
 #define LOST 15
@@ -56,7 +59,7 @@ byte r = 0;            /* the rank that acts: chosen in each step, 0 between ste
 /* Scratch, written before it is read within one d_step. */
 hidden byte i_, j_, n_, best_;
 hidden int t_;
-hidden byte held_;
+hidden byte held_, alive_;
 
 #define MEMORY(q) (applied[q] -> latest : before)
 #define IN_WORLD(q) (up && (applied[q] || before != NOWHERE))
@@ -229,10 +232,16 @@ inline recover()
         n_ = n_ + (lag[i_] == LOST -> 1 : 0);
         held_ = held_ || (lag[i_] != LOST && ALIVE(stored[i_]))
     }
-    held_ = DOUBT_REFUSES && n_ > 0 && ((DOUBT == 1 && held_) || (DOUBT == 2 && newest_lost) || (DOUBT == 3 && (held_ || newest_lost)));
+    alive_ = held_;
+    held_ = DOUBT_REFUSES && n_ > 0 && ((DOUBT == 1 && held_) || (DOUBT == 2 && newest_lost) ||
+                                        (DOUBT == 3 && (held_ || newest_lost)) || (DOUBT == 4 && newest_lost && held_));
     if
     :: held_ -> in_doubt = 1
     :: else ->
+        if
+        :: DOUBT == 4 && newest_lost && !alive_ && LIFE_ENDS -> new_life()
+        :: else
+        fi;
         up = 1;
         newest_lost = 0;
         latest = stored[best_];

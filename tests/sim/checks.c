@@ -81,6 +81,13 @@ static void check_outcome(struct cluster *cluster, uint32_t rank, uint32_t engin
 
         if (cluster->decided[i].engine != engine || !cluster_keys_equal(&known->key, &outcome->key))
             continue;
+        if (cluster->decided[i].past) {
+            if (outcome->status == GMS_OK)
+                cluster_fail(cluster, "rank %u: a launch of an earlier life joins, which was told %d '%s'", rank,
+                             known->status, known->text);
+            *known = *outcome;
+            cluster->decided[i].past = false;
+        }
         if (known->status != outcome->status || known->incarnation != outcome->incarnation ||
             known->epoch != outcome->epoch || known->rank != outcome->rank || known->created != outcome->created ||
             known->freed != outcome->freed || known->pool_index != outcome->pool_index ||
@@ -88,7 +95,7 @@ static void check_outcome(struct cluster *cluster, uint32_t rank, uint32_t engin
             strcmp(known->text, outcome->text) != 0)
             cluster_fail(cluster, "rank %u: outcome %d '%s' but another rank was told %d '%s'", rank, outcome->status,
                          outcome->text, known->status, known->text);
-        cluster->decided[i].told_ranks |= UINT64_C(1) << rank;
+        cluster_put(&cluster->decided[i].told, rank);
         return;
     }
     if (cluster->decided_count == CLUSTER_DECIDED) {
@@ -97,7 +104,9 @@ static void check_outcome(struct cluster *cluster, uint32_t rank, uint32_t engin
     }
     cluster->decided[cluster->decided_count].engine = engine;
     cluster->decided[cluster->decided_count].outcome = *outcome;
-    cluster->decided[cluster->decided_count++].told_ranks = UINT64_C(1) << rank;
+    memset(&cluster->decided[cluster->decided_count].told, 0, sizeof cluster->decided[0].told);
+    cluster->decided[cluster->decided_count].closed = cluster->decided[cluster->decided_count].past = false;
+    cluster_put(&cluster->decided[cluster->decided_count++].told, rank);
 }
 
 uint32_t cluster_place(struct cluster *cluster, uint64_t incarnation)
@@ -124,7 +133,7 @@ static void check_role(struct cluster *cluster, uint32_t rank, const struct gms_
 
 static void check_promote(struct cluster *cluster, uint32_t rank, const struct gms_action *action)
 {
-    uint64_t everyone = (UINT64_C(1) << cluster->ranks) - 1, incarnation = action->promote.incarnation;
+    uint64_t incarnation = action->promote.incarnation;
     uint32_t own = cluster_place(cluster, incarnation);
 
     must_be_stored(cluster, rank, action->type, GMS_STORE_EPOCH, incarnation, NULL);
@@ -132,14 +141,14 @@ static void check_promote(struct cluster *cluster, uint32_t rank, const struct g
     for (uint32_t i = 1; i < CLUSTER_INCARNATIONS; i++) {
         if (i == own || !cluster->incarnations[i].promoted)
             continue;
-        if (cluster->incarnations[i].retired_ranks != everyone)
+        if (!cluster_has_all(&cluster->incarnations[i].retired, cluster->ranks))
             cluster_fail(cluster, "rank %u: incarnation %llu promoted before another (%u) is retired on all ranks",
                          rank, (unsigned long long)incarnation, i);
         if (cluster->incarnations[i].epoch >= action->promote.epoch)
             cluster_fail(cluster, "rank %u: incarnation %llu promoted under an epoch that was used", rank,
                          (unsigned long long)incarnation);
     }
-    if (action->promote.source && cluster->incarnations[own].classified_ranks != everyone)
+    if (action->promote.source && !cluster_has_all(&cluster->incarnations[own].classified, cluster->ranks))
         cluster_fail(cluster, "rank %u: incarnation %llu promoted before it is classified on all ranks", rank,
                      (unsigned long long)incarnation);
     if (cluster->incarnations[own].promoted && (cluster->incarnations[own].epoch != action->promote.epoch ||
@@ -255,7 +264,7 @@ void cluster_check_action(struct cluster *cluster, uint32_t rank, const struct g
         cluster->incarnations[cluster_place(cluster, action->fence.incarnation)].condemned = true;
         break;
     case GMS_ACTION_CLASSIFY:
-        if (!(cluster->incarnations[cluster_place(cluster, action->classify.source)].retired_ranks >> rank & 1))
+        if (!cluster_has(&cluster->incarnations[cluster_place(cluster, action->classify.source)].retired, rank))
             cluster_fail(cluster, "rank %u: classify of %llu, which is not retired there", rank,
                          (unsigned long long)action->classify.source);
         break;
@@ -301,32 +310,27 @@ void cluster_check_event(struct cluster *cluster, uint32_t rank, const struct gm
     if (event->fact.fact == GMS_FACT_RETIRED)
         cluster_memory_retired(cluster, rank, event->fact.incarnation);
     if (event->fact.fact == GMS_FACT_RETIRED)
-        cluster->incarnations[place].retired_ranks |= UINT64_C(1) << rank;
+        cluster_put(&cluster->incarnations[place].retired, rank);
     else
-        cluster->incarnations[place].classified_ranks |= UINT64_C(1) << rank;
+        cluster_put(&cluster->incarnations[place].classified, rank);
 }
 
+/* Ranks before the same round have the same state: each is compared with the first that came so far. */
 void cluster_check_digest(struct cluster *cluster, uint32_t rank)
 {
-    struct gms_core_view view;
+    struct gms_core_view view, *first;
 
     gms_core_look(cluster->cores[rank], &view);
-    cluster->digests[rank][view.next_round % CLUSTER_ROUNDS] = view.state_digest;
     if (view.epoch < cluster->last_epoch[rank])
         cluster_fail(cluster, "rank %u: the epoch fell from %llu to %llu", rank,
                      (unsigned long long)cluster->last_epoch[rank], (unsigned long long)view.epoch);
     cluster->last_epoch[rank] = view.epoch;
-    for (uint32_t r = 0; r < cluster->ranks; r++) {
-        struct gms_core_view other;
-
-        gms_core_look(cluster->cores[r], &other);
-        if (other.world != view.world || other.next_round != view.next_round)
-            continue;
-        if (other.state_digest != view.state_digest || other.epoch != view.epoch || other.takeover != view.takeover ||
-            other.serving_engine != view.serving_engine || other.writer_incarnation != view.writer_incarnation)
-            cluster_fail(cluster, "ranks %u and %u differ in state before round %llu", rank, r,
-                         (unsigned long long)view.next_round);
-    }
+    first = &cluster->views[view.next_round % CLUSTER_ROUNDS];
+    if (first->world != view.world || first->next_round != view.next_round)
+        *first = view;
+    else if (memcmp(first, &view, sizeof view) != 0)
+        cluster_fail(cluster, "rank %u differs from another in state before round %llu", rank,
+                     (unsigned long long)view.next_round);
 }
 
 /* ------------------------------------------------------------------------------------------------- worlds ----- */

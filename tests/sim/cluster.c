@@ -7,6 +7,44 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Every array that has one element for each rank. */
+#define PER_RANK(ARRAY)                                                                                                \
+    ARRAY(cores)                                                                                                       \
+    ARRAY(ring_due)                                                                                                    \
+    ARRAY(held)                                                                                                        \
+    ARRAY(in_round)                                                                                                    \
+    ARRAY(in_bulk)                                                                                                     \
+    ARRAY(entered)                                                                                                     \
+    ARRAY(bulk)                                                                                                        \
+    ARRAY(prepare_status)                                                                                              \
+    ARRAY(prepare_detail)                                                                                              \
+    ARRAY(store_fails)                                                                                                 \
+    ARRAY(shut_down)                                                                                                   \
+    ARRAY(disks)                                                                                                       \
+    ARRAY(actions_left)                                                                                                \
+    ARRAY(dead)                                                                                                        \
+    ARRAY(last_epoch)
+
+static bool allocate(struct cluster *cluster)
+{
+    uint32_t many = cluster->ranks > CLUSTER_MANY ? cluster->ranks - CLUSTER_MANY : 0;
+    bool ok = true;
+
+#define ALLOCATE(array) ok = (cluster->array = calloc(cluster->ranks, sizeof *cluster->array)) != NULL && ok;
+    PER_RANK(ALLOCATE)
+#undef ALLOCATE
+    cluster->item_limit = CLUSTER_ITEMS + 64 * many;
+    cluster->store_capacity = 8192 + 128 * many;
+    cluster->actions = calloc(1, sizeof *cluster->actions);
+    cluster->decided = calloc(CLUSTER_DECIDED, sizeof *cluster->decided);
+    cluster->incarnations = calloc(CLUSTER_INCARNATIONS, sizeof *cluster->incarnations);
+    cluster->stores = calloc(cluster->store_capacity, sizeof *cluster->stores);
+    cluster->effects = calloc(CLUSTER_DECIDED, sizeof *cluster->effects);
+    cluster->effect_room = calloc(CLUSTER_DECIDED, cluster->ranks);
+    return ok && cluster->actions && cluster->decided && cluster->incarnations && cluster->stores && cluster->effects &&
+           cluster->effect_room;
+}
+
 struct cluster *cluster_new(const struct gms_core_options *options)
 {
     struct cluster *cluster = calloc(1, sizeof *cluster);
@@ -18,21 +56,15 @@ struct cluster *cluster_new(const struct gms_core_options *options)
     cluster->round_waits = cluster->bulk_waits = cluster->ranks;
     cluster->now_ns = 1000000000;
     cluster->keep_trace = true;
-    cluster->store_capacity = 8192;
-    cluster->actions = calloc(1, sizeof *cluster->actions);
-    cluster->items = calloc(CLUSTER_ITEMS, sizeof *cluster->items);
-    cluster->decided = calloc(CLUSTER_DECIDED, sizeof *cluster->decided);
-    cluster->stores = calloc(cluster->store_capacity, sizeof *cluster->stores);
-    cluster->effects = calloc(CLUSTER_DECIDED, sizeof *cluster->effects);
     cluster->worlds = 1;
-    memset(cluster->actions_left, 0xff, sizeof cluster->actions_left);
-    bool ok = cluster->actions && cluster->items && cluster->decided && cluster->stores && cluster->effects &&
-              cluster->ranks <= CLUSTER_RANKS;
+    bool ok = cluster->ranks && cluster->ranks <= CLUSTER_RANKS && allocate(cluster);
     for (uint32_t r = 0; ok && r < cluster->ranks; r++) {
         struct gms_core_options own = *options;
         void *memory = aligned_alloc(16, (gms_core_bytes() + 15) / 16 * 16);
 
         own.rank = r;
+        cluster->actions_left[r] = UINT32_MAX;
+        cluster->disks[r].world = options->world;
         ok = memory != NULL;
         if (ok)
             cluster->cores[r] = gms_core_init(memory, &own);
@@ -47,16 +79,21 @@ void cluster_free(struct cluster *cluster)
 {
     if (!cluster)
         return;
-    for (uint32_t r = 0; r < CLUSTER_RANKS; r++) {
+    for (uint32_t r = 0; r < cluster->ranks && cluster->cores && cluster->disks; r++) {
         free(cluster->cores[r]);
         cluster_disk_free(&cluster->disks[r]);
     }
+#define FREE(array) free(cluster->array);
+    PER_RANK(FREE)
+#undef FREE
+    free(cluster->effect_room);
     free(cluster->memory);
     free(cluster->effects);
     free(cluster->stores);
+    free(cluster->incarnations);
     free(cluster->decided);
     free(cluster->trace);
-    free(cluster->items);
+    free(cluster->room);
     free(cluster->actions);
     free(cluster);
 }
@@ -73,13 +110,41 @@ void cluster_fail(struct cluster *cluster, const char *format, ...)
     va_end(arguments);
 }
 
+/* Room for one more item behind the newest. */
+static bool make_room(struct cluster *cluster)
+{
+    uint32_t begin = (uint32_t)(cluster->items - cluster->room);
+
+    if (cluster->item_count == cluster->item_limit) {
+        cluster_fail(cluster, "too many items in flight");
+        return false;
+    }
+    if (begin + cluster->item_count < cluster->room_count)
+        return true;
+    if (!cluster->room_count || begin < cluster->item_count) { /* moving alone would have to be done again soon */
+        uint32_t count = 2 * cluster->item_count + 512;
+        struct cluster_item *room = calloc(count, sizeof *room);
+
+        if (!room) {
+            cluster_fail(cluster, "no memory for %u items", count);
+            return false;
+        }
+        if (cluster->item_count)
+            memcpy(room, cluster->items, cluster->item_count * sizeof *room);
+        free(cluster->room);
+        cluster->room = room;
+        cluster->room_count = count;
+    } else if (cluster->item_count) {
+        memcpy(cluster->room, cluster->items, cluster->item_count * sizeof *cluster->room);
+    }
+    cluster->items = cluster->room;
+    return true;
+}
+
 void cluster_add(struct cluster *cluster, enum cluster_item_kind kind, uint32_t rank, const struct gms_event *event)
 {
-    if (cluster->item_count == CLUSTER_ITEMS) {
-        cluster_fail(cluster, "too many items in flight");
-        return;
-    }
-    cluster->items[cluster->item_count++] = (struct cluster_item){kind, rank, *event};
+    if (make_room(cluster))
+        cluster->items[cluster->item_count++] = (struct cluster_item){kind, rank, *event};
 }
 
 /* ------------------------------------------------------------------------------------------------- drivers ---- */
@@ -115,6 +180,7 @@ static void enter_bulk(struct cluster *cluster, uint32_t rank, const struct gms_
         return;
     cluster->bulk_waits = cluster->ranks;
     cluster_memory_adopted(cluster, action->bulk.incarnation);
+    cluster->bulks++;
     for (uint32_t r = 0; r < cluster->ranks; r++) {
         struct gms_event event = {.type = GMS_EVENT_BULK_DONE};
 
@@ -141,6 +207,20 @@ static void add_fact(struct cluster *cluster, enum cluster_item_kind kind, uint3
     cluster_add(cluster, kind, rank, &event);
 }
 
+static void ring(struct cluster *cluster, uint32_t rank, uint64_t round)
+{
+    struct gms_event event = {.type = GMS_EVENT_RUNG};
+
+    event.rung_round = round;
+    cluster->rung += cluster->ranks - 1;
+    for (uint32_t r = 0; r < cluster->ranks; r++) {
+        if (r == rank || (cluster->ranks > CLUSTER_MANY && cluster->ring_due[r] >= round))
+            continue;
+        cluster->ring_due[r] = round;
+        cluster_add(cluster, CLUSTER_RING, r, &event);
+    }
+}
+
 static void act(struct cluster *cluster, uint32_t rank, const struct gms_action *action)
 {
     struct gms_event event;
@@ -148,11 +228,7 @@ static void act(struct cluster *cluster, uint32_t rank, const struct gms_action 
     memset(&event, 0, sizeof event);
     switch (action->type) {
     case GMS_ACTION_RING:
-        event.type = GMS_EVENT_RUNG;
-        event.rung_round = action->round;
-        for (uint32_t r = 0; r < cluster->ranks; r++)
-            if (r != rank)
-                cluster_add(cluster, CLUSTER_RING, r, &event);
+        ring(cluster, rank, action->round);
         break;
     case GMS_ACTION_ENTER_ROUND:
         enter_round(cluster, rank, action->ballot);
@@ -286,16 +362,21 @@ void cluster_deliver(struct cluster *cluster, uint32_t index)
         item.event.type = answer;
         cluster_disk_answer(cluster, item.rank, &item.event);
     }
-    memmove(&cluster->items[index], &cluster->items[index + 1],
-            (cluster->item_count - index - 1) * sizeof cluster->items[0]);
+    if (index)
+        memmove(&cluster->items[index], &cluster->items[index + 1],
+                (cluster->item_count - index - 1) * sizeof cluster->items[0]);
+    else
+        cluster->items++;
     cluster->item_count--;
+    if (item.kind == CLUSTER_RING && cluster->ring_due[item.rank] == item.event.rung_round)
+        cluster->ring_due[item.rank] = 0;
     cluster_step(cluster, item.rank, &item.event);
 }
 
 void cluster_settle(struct cluster *cluster)
 {
     uint32_t index = 0;
-    uint64_t limit = cluster->steps + 1000000;
+    uint64_t limit = cluster->steps + 1000000 + 10000 * (uint64_t)cluster->ranks;
 
     while (index < cluster->item_count && !cluster->fault[0]) {
         if (cluster->held[cluster->items[index].rank] >> cluster->items[index].kind & 1) {
@@ -322,15 +403,22 @@ void cluster_advance(struct cluster *cluster, uint64_t ns)
 
 /* ------------------------------------------------------------------------------------------------- events ----- */
 
-void cluster_propose(struct cluster *cluster, uint32_t rank, uint32_t engine, uint64_t session,
-                     const struct gms_proposal *proposal)
+void cluster_ask(struct cluster *cluster, uint32_t rank, uint32_t engine, uint64_t session, uint64_t since,
+                 const struct gms_proposal *proposal)
 {
     struct gms_event event = {.type = GMS_EVENT_PROPOSE};
 
     event.propose.engine = engine;
     event.propose.session = session;
+    event.propose.since = since;
     event.propose.proposal = *proposal;
     cluster_step(cluster, rank, &event);
+}
+
+void cluster_propose(struct cluster *cluster, uint32_t rank, uint32_t engine, uint64_t session,
+                     const struct gms_proposal *proposal)
+{
+    cluster_ask(cluster, rank, engine, session, 0, proposal);
 }
 
 void cluster_fact(struct cluster *cluster, uint32_t rank, uint32_t engine, uint64_t incarnation, enum gms_fact fact)

@@ -22,8 +22,9 @@
 #include "core/recovery.h"
 
 enum {
-    CLUSTER_RANKS = 16,
-    CLUSTER_ITEMS = 8192,
+    CLUSTER_RANKS = GMS_MAX_RANKS,
+    CLUSTER_MANY = 64,    /* with more ranks doorbells for one rank and round are one item */
+    CLUSTER_ITEMS = 8192, /* in flight, and 64 more for each rank beyond CLUSTER_MANY */
     CLUSTER_TRACE = 8192,
     CLUSTER_INCARNATIONS = 2048, /* of 16 salvages */
     CLUSTER_ROUNDS = 4,          /* merged ballots kept: ranks are at most one round apart */
@@ -57,10 +58,45 @@ struct cluster_trace {
     struct gms_action action;
 };
 
+/* A set of ranks. */
+struct cluster_set {
+    uint64_t words[CLUSTER_RANKS / 64];
+};
+
+static inline bool cluster_has(const struct cluster_set *set, uint32_t rank)
+{
+    return set->words[rank / 64] >> (rank % 64) & 1;
+}
+
+static inline void cluster_put(struct cluster_set *set, uint32_t rank)
+{
+    set->words[rank / 64] |= UINT64_C(1) << (rank % 64);
+}
+
+static inline bool cluster_has_all(const struct cluster_set *set, uint32_t ranks)
+{
+    for (uint32_t i = 0; i < ranks / 64; i++)
+        if (set->words[i] != UINT64_MAX)
+            return false;
+    return ranks % 64 == 0 || set->words[ranks / 64] == UINT64_MAX >> (64 - ranks % 64);
+}
+
+static inline void cluster_put_all(struct cluster_set *set, uint32_t ranks)
+{
+    for (uint32_t rank = 0; rank < ranks; rank++)
+        cluster_put(set, rank);
+}
+
+/* When a snapshot was taken. World 0: none. */
+struct cluster_when {
+    uint64_t world, round;
+};
+
 /* A snapshot in a store. */
 struct cluster_image {
     uint32_t references;
     size_t bytes;
+    struct cluster_when when;
     uint8_t data[];
 };
 
@@ -72,8 +108,12 @@ struct cluster_disk {
         struct cluster_image *image;
     } queue[CLUSTER_TRANSACTIONS]; /* oldest first */
     uint32_t queued;
+    uint64_t world;                /* that made the store, or wrote to it last; 0: there is none */
+    struct cluster_when told;      /* the last that was acknowledged to the rank: what it may have told of */
+    struct cluster_when mirror;    /* the same, as the keeper remembers it */
     enum gms_recovery_doubt doubt; /* what was done to it */
     struct cluster_image *aside;   /* what it held before that */
+    uint64_t aside_world;
 };
 
 enum cluster_effect { CLUSTER_EFFECT_NONE, CLUSTER_EFFECT_PREPARED, CLUSTER_EFFECT_COMMITTED };
@@ -85,27 +125,31 @@ typedef void (*cluster_hook)(struct cluster *cluster, uint32_t rank, const struc
 struct cluster {
     uint32_t ranks;
     struct gms_core_options options;
-    struct gms_core *cores[CLUSTER_RANKS];
+    struct gms_core **cores; /* like all without a length here: one for each rank */
     struct gms_actions *actions;
     uint64_t now_ns, steps;
 
-    struct cluster_item *items;
+    struct cluster_item *items; /* the oldest one in `room` */
     uint32_t item_count;
-    uint32_t held[CLUSTER_RANKS]; /* bit per kind: cluster_settle leaves these items where they are */
+    struct cluster_item *room;
+    uint32_t room_count, item_limit;
+    uint64_t *ring_due;           /* the highest round that the rank has a doorbell in flight for; only when many */
+    uint32_t *held;               /* bit per kind: cluster_settle leaves these items where they are */
+    uint64_t rung, bulks, stored; /* doorbells sent, bulk sub-rounds, records, so far */
 
-    bool in_round[CLUSTER_RANKS], in_bulk[CLUSTER_RANKS]; /* entered, and not told the end yet */
-    uint32_t round_waits, bulk_waits;                     /* ranks that the next one still waits for */
-    bool may_restart;                                     /* a restart is expected, not a fault */
-    bool store_may_fail;                                  /* one because of the store is */
-    struct gms_ballot entered[CLUSTER_RANKS], merged[CLUSTER_ROUNDS];
+    bool *in_round, *in_bulk;         /* entered, and not told the end yet */
+    uint32_t round_waits, bulk_waits; /* ranks that the next one still waits for */
+    bool may_restart;                 /* a restart is expected, not a fault */
+    bool store_may_fail;              /* one because of the store is */
+    struct gms_ballot *entered, merged[CLUSTER_ROUNDS];
     uint64_t rounds;
-    struct gms_action bulk[CLUSTER_RANKS];
+    struct gms_action *bulk;
 
     /* How the drivers answer: defaults are success. */
-    gms_status prepare_status[CLUSTER_RANKS];
-    uint64_t prepare_detail[CLUSTER_RANKS][2];
+    gms_status *prepare_status;
+    uint64_t (*prepare_detail)[2];
     gms_status bulk_status;
-    bool store_fails[CLUSTER_RANKS];
+    bool *store_fails;
     uint32_t adopted, idle, quarantined; /* what the bulk finds */
 
     cluster_hook hook; /* called for every action, after the cluster's own part; NULL allowed */
@@ -117,9 +161,9 @@ struct cluster {
     /* What is known to be true, for the checks. */
     struct {
         bool promoted, condemned;
-        uint64_t retired_ranks, classified_ranks; /* bit per rank: the fact was delivered */
+        struct cluster_set retired, classified; /* where the fact was delivered */
         uint64_t source, epoch;
-    } incarnations[CLUSTER_INCARNATIONS];
+    } * incarnations; /* CLUSTER_INCARNATIONS */
     struct {
         uint64_t epoch, incarnation;
     } served[CLUSTER_INCARNATIONS];
@@ -127,10 +171,12 @@ struct cluster {
     struct {
         uint32_t engine;
         struct gms_outcome outcome;
-        uint64_t told_ranks;
+        struct cluster_set told;
+        bool closed; /* whoever had to be told of it is dead */
+        bool past;   /* of an earlier life of the group: may only be decided again as a failure */
     } * decided;
     uint32_t decided_count;
-    uint64_t digests[CLUSTER_RANKS][CLUSTER_ROUNDS];
+    struct gms_core_view views[CLUSTER_ROUNDS]; /* of the first rank that came so far; world 0: nobody has */
     struct {
         uint32_t rank;
         enum gms_store_kind kind;
@@ -141,27 +187,28 @@ struct cluster {
         bool inherited; /* by all ranks, from a snapshot */
     } * stores;
     uint32_t store_count, store_capacity;
-    bool shut_down[CLUSTER_RANKS];
+    bool *shut_down;
 
     struct cluster_memory *memory; /* memory.h; owned; NULL: pages are not played */
 
     /* Stores, ends and new beginnings. */
-    struct cluster_disk disks[CLUSTER_RANKS];
-    uint32_t actions_left[CLUSTER_RANKS]; /* until the rank's end; UINT32_MAX: it lives on */
-    bool dead[CLUSTER_RANKS];
+    struct cluster_disk *disks;
+    uint32_t *actions_left; /* until the rank's end; UINT32_MAX: it lives on */
+    bool *dead;
     uint32_t worlds; /* begun so far */
     bool restored;   /* this world went on from a snapshot */
-    uint64_t told_epoch, told_incarnation, last_epoch[CLUSTER_RANKS];
+    uint64_t told_epoch, told_incarnation, *last_epoch;
     struct {
         uint64_t round, digest;
     } snapshots[CLUSTER_ROUNDS];
     struct {
         uint32_t engine;
         struct gms_operation_key key;
-        uint8_t on[CLUSTER_RANKS]; /* enum cluster_effect */
-        bool named;                /* by an action of the restore */
+        uint8_t *on; /* enum cluster_effect; its place in `effect_room` */
+        bool named;  /* by an action of the restore */
     } * effects;
     uint32_t effect_count;
+    uint8_t *effect_room;
     struct {
         uint64_t incarnation, id;
         uint32_t finished, failed;
@@ -171,7 +218,7 @@ struct cluster {
     char fault[512]; /* "": none */
 };
 
-/* world_size in `options` is the number of ranks; rank is ignored. NULL: no memory. */
+/* world_size in `options` is the number of ranks, at most CLUSTER_RANKS; rank is ignored. NULL: no memory. */
 struct cluster *cluster_new(const struct gms_core_options *options);
 void cluster_free(struct cluster *cluster);
 
@@ -193,7 +240,8 @@ void cluster_crash(struct cluster *cluster, const uint32_t *survivors);
 /* The store of `rank` is not what it was: gone (MISSING, OTHER_BOOT, DAMAGED), as before its last transaction (OLDER),
  * or the memory it names is (MEMORY_LOST). NONE: put back what it was. */
 void cluster_lose(struct cluster *cluster, uint32_t rank, enum gms_recovery_doubt how);
-void cluster_reports(const struct cluster *cluster, struct gms_recovery_report reports[CLUSTER_RANKS]);
+/* One for each rank. */
+void cluster_reports(const struct cluster *cluster, struct gms_recovery_report *reports);
 /* A new world that ends before anybody acts: ranks with a bit in `ranks` had come to store what they restored. */
 void cluster_restart_in_vain(struct cluster *cluster, const struct gms_recovery_decision *decision, uint32_t ranks);
 /* A new world. REFUSE begins none. */
@@ -202,12 +250,21 @@ void cluster_restart(struct cluster *cluster, const struct gms_recovery_decision
 void cluster_bounce(struct cluster *cluster, const uint32_t *survivors);
 /* Everything that operations did is gone with the keepers. */
 void cluster_forget_effects(struct cluster *cluster);
+/* The keeper of `rank` is another one, and remembers nothing of its store. */
+void cluster_forget_mirror(struct cluster *cluster, uint32_t rank);
+/* All stores and keepers are gone, and everybody who had joined. */
+void cluster_forget_everything(struct cluster *cluster);
+bool cluster_is_later(struct cluster_when a, struct cluster_when b);
+/* The latest state that a store still has. */
+struct cluster_when cluster_latest(const struct cluster *cluster);
 /* At rest: no tentative effect is left, and what is committed is so on all ranks. */
 void cluster_check_effects(struct cluster *cluster);
 
 __attribute__((format(printf, 2, 3))) void cluster_fail(struct cluster *cluster, const char *format, ...);
 
-/* The usual events. */
+/* The usual events. `since`: the world in which this was asked first, 0: now. */
+void cluster_ask(struct cluster *cluster, uint32_t rank, uint32_t engine, uint64_t session, uint64_t since,
+                 const struct gms_proposal *proposal);
 void cluster_propose(struct cluster *cluster, uint32_t rank, uint32_t engine, uint64_t session,
                      const struct gms_proposal *proposal);
 void cluster_fact(struct cluster *cluster, uint32_t rank, uint32_t engine, uint64_t incarnation, enum gms_fact fact);

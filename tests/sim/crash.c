@@ -29,24 +29,52 @@ static void count_crash(struct sim *sim, uint32_t rank)
 
 /* ------------------------------------------------------------------------------------------------- losses ----- */
 
-static void lose(struct sim *sim, bool *ret_lost)
+/* What must not, and what need not be gone on from. */
+struct loss {
+    bool any;        /* a store is not what it was */
+    bool real;       /* with something that no other store has and that may have been told, or memory */
+    bool unknowable; /* its keeper could not say how far it was */
+};
+
+static struct loss lose(struct sim *sim)
 {
-    uint32_t rank = sim_below(sim, sim->cluster->ranks);
+    struct cluster *cluster = sim->cluster;
+    uint32_t rank = sim_below(sim, cluster->ranks);
     static const enum gms_recovery_doubt ways[] = {GMS_DOUBT_MISSING, GMS_DOUBT_OLDER,      GMS_DOUBT_OLDER,
                                                    GMS_DOUBT_DAMAGED, GMS_DOUBT_OTHER_BOOT, GMS_DOUBT_MEMORY_LOST};
+    struct loss loss = {.any = sim_chance(sim, 5)};
 
-    *ret_lost = sim_chance(sim, 5);
-    if (*ret_lost)
-        cluster_lose(sim->cluster, rank, ways[sim_below(sim, 6)]);
+    if (sim_chance(sim, 12)) /* keepers ended too; gms-exec brought their memory back */
+        for (uint32_t r = 0; r < cluster->ranks; r++)
+            if (sim_chance(sim, 2))
+                cluster_forget_mirror(cluster, r);
+    if (!loss.any)
+        return loss;
+    enum gms_recovery_doubt how = ways[sim_below(sim, 6)];
+    loss.unknowable = !cluster->disks[rank].mirror.world;
+    if (how == GMS_DOUBT_OLDER && loss.unknowable)
+        how = GMS_DOUBT_MISSING; /* an old copy that nobody remembers to be old: recovery.h */
+    cluster_lose(cluster, rank, how);
+    loss.real = how == GMS_DOUBT_MEMORY_LOST || cluster_is_later(cluster->disks[rank].told, cluster_latest(cluster));
+    return loss;
 }
 
-/* Everything on every node ends, keepers too. */
+/* Everything on every node ends, keepers too; perhaps not who is still to join. */
 static void end_everything(struct sim *sim)
 {
-    for (uint32_t e = 0; e < sim->engine_count; e++)
-        for (uint32_t r = 0; r < sim->cluster->ranks; r++)
-            sim->engines[e].processes[r].alive = false;
+    bool joiners_too = sim_chance(sim, 2);
+
+    for (uint32_t e = 0; e < sim->engine_count; e++) {
+        for (uint32_t r = 0; r < sim->cluster->ranks; r++) {
+            struct process *process = &sim->engines[e].processes[r];
+            process->alive = process->alive && !joiners_too && !process->incarnation;
+        }
+    }
     cluster_forget_effects(sim->cluster);
+    for (uint32_t r = 0; r < sim->cluster->ranks; r++)
+        cluster_forget_mirror(sim->cluster, r);
+    if (sim_chance(sim, 4)) /* and the run directories are gone */
+        cluster_forget_everything(sim->cluster);
 }
 
 /* A salvage may only begin when nobody lives that the snapshot does not know: drivers see to that. */
@@ -104,21 +132,23 @@ void sim_restart(struct sim *sim, bool faithful)
 {
     struct cluster *cluster = sim->cluster;
     struct gms_recovery_decision decision;
-    bool lost = false, salvage = false;
+    struct loss loss = {0};
+    bool salvage = false;
 
     sim_count_rows(sim);
     for (uint32_t e = 0; e < sim->engine_count; e++)
         for (uint32_t r = 0; r < cluster->ranks; r++)
             sim->engines[e].processes[r].attached = false;
     if (!faithful)
-        lose(sim, &lost);
+        loss = lose(sim);
     decide(sim, false, &decision);
     sim->totals->verdicts[decision.verdict]++;
-    if (lost && something_lives(sim) && decision.verdict != GMS_RECOVERY_REFUSE)
-        cluster_fail(cluster, "a store is not what it was, engines may live, and the verdict is %d: %s",
+    sim->totals->lost_in_vain += loss.any && !loss.real && decision.verdict == GMS_RECOVERY_RESTORE;
+    if (loss.real && something_lives(sim) && decision.verdict != GMS_RECOVERY_REFUSE)
+        cluster_fail(cluster, "what was told is not known any more, engines may live, and the verdict is %d: %s",
                      decision.verdict, decision.text);
-    if (!lost && decision.verdict == GMS_RECOVERY_REFUSE)
-        cluster_fail(cluster, "nothing was lost, but: %s", decision.text);
+    if (!loss.real && !(loss.any && loss.unknowable) && decision.verdict == GMS_RECOVERY_REFUSE)
+        cluster_fail(cluster, "nothing was lost that others have not, but: %s", decision.text);
     if (decision.verdict == GMS_RECOVERY_REFUSE && sim->salvages < 2 && sim_chance(sim, 4)) {
         decide(sim, true, &decision);
         salvage = decision.verdict == GMS_RECOVERY_SALVAGE;
@@ -132,7 +162,7 @@ void sim_restart(struct sim *sim, bool faithful)
     }
     if (decision.verdict == GMS_RECOVERY_REFUSE)
         cluster_fail(cluster, "all is there again, but: %s", decision.text);
-    if (!lost && decision.verdict != GMS_RECOVERY_FRESH && sim_chance(sim, 8)) { /* and it dies while it begins */
+    if (!loss.any && decision.verdict != GMS_RECOVERY_FRESH && sim_chance(sim, 8)) { /* and it dies while it begins */
         cluster_restart_in_vain(cluster, &decision, (uint32_t)sim->random_state);
         decide(sim, false, &decision);
     }

@@ -27,6 +27,22 @@ static void set(struct cluster_disk *disk, struct cluster_image *image)
     drop(&disk->previous);
     disk->previous = disk->durable;
     disk->durable = image;
+    disk->world = image->when.world;
+}
+
+bool cluster_is_later(struct cluster_when a, struct cluster_when b)
+{
+    return a.world > b.world || (a.world == b.world && a.round > b.round);
+}
+
+struct cluster_when cluster_latest(const struct cluster *cluster)
+{
+    struct cluster_when latest = {0};
+
+    for (uint32_t r = 0; r < cluster->ranks; r++)
+        if (cluster->disks[r].durable && cluster_is_later(cluster->disks[r].durable->when, latest))
+            latest = cluster->disks[r].durable->when;
+    return latest;
 }
 
 void cluster_disk_free(struct cluster_disk *disk)
@@ -68,6 +84,7 @@ void cluster_disk_begin(struct cluster *cluster, uint32_t rank)
     }
     image->references = 1;
     image->bytes = bytes;
+    image->when = (struct cluster_when){cluster->options.world, cluster->cores[rank]->round - 1};
     memcpy(image->data, buffer, bytes);
     check_image(cluster, rank, image);
     disk->queue[disk->queued].transaction = ++disk->transactions;
@@ -112,6 +129,7 @@ void cluster_disk_answer(struct cluster *cluster, uint32_t rank, struct gms_even
     if (event->type == GMS_EVENT_STORED || disk->durable_transaction >= transaction) {
         event->type = GMS_EVENT_STORED;
         make_durable(disk, transaction);
+        disk->told = disk->mirror = disk->durable->when;
         cluster->stores[at].stored = true;
         return;
     }
@@ -160,17 +178,26 @@ void cluster_lose(struct cluster *cluster, uint32_t rank, enum gms_recovery_doub
     if (disk->doubt) {
         drop(&disk->durable);
         disk->durable = disk->aside;
+        disk->world = disk->aside_world;
         disk->aside = NULL;
     }
     disk->doubt = how;
     if (how == GMS_DOUBT_NONE)
         return;
     disk->aside = hold(disk->durable);
+    disk->aside_world = disk->world;
     if (how == GMS_DOUBT_MEMORY_LOST)
         return;
     drop(&disk->durable);
     if (how == GMS_DOUBT_OLDER)
         disk->durable = hold(disk->previous);
+    else
+        disk->world = 0;
+}
+
+void cluster_forget_mirror(struct cluster *cluster, uint32_t rank)
+{
+    cluster->disks[rank].mirror = (struct cluster_when){0};
 }
 
 static bool holds(const struct cluster *cluster, uint32_t rank)
@@ -181,9 +208,9 @@ static bool holds(const struct cluster *cluster, uint32_t rank)
     return false;
 }
 
-void cluster_reports(const struct cluster *cluster, struct gms_recovery_report reports[CLUSTER_RANKS])
+void cluster_reports(const struct cluster *cluster, struct gms_recovery_report *reports)
 {
-    memset(reports, 0, CLUSTER_RANKS * sizeof reports[0]);
+    memset(reports, 0, cluster->ranks * sizeof reports[0]);
     for (uint32_t r = 0; r < cluster->ranks; r++) {
         const struct cluster_disk *disk = &cluster->disks[r];
         struct gms_snapshot_view view;
@@ -191,8 +218,10 @@ void cluster_reports(const struct cluster *cluster, struct gms_recovery_report r
         reports[r].version = GMS_RECOVERY_REPORT_VERSION;
         reports[r].rank = r;
         reports[r].doubt = disk->doubt;
-        reports[r].has_store =
-            disk->doubt == GMS_DOUBT_NONE || disk->doubt == GMS_DOUBT_OLDER || disk->doubt == GMS_DOUBT_MEMORY_LOST;
+        reports[r].has_store = disk->world != 0;
+        reports[r].store_world = disk->world;
+        reports[r].mirror_world = disk->mirror.world;
+        reports[r].mirror_round = disk->mirror.round;
         reports[r].keeper_holds = holds(cluster, r);
         if (!disk->durable || gms_snapshot_look(disk->durable->data, disk->durable->bytes, &view) != GMS_OK)
             continue;
@@ -230,13 +259,13 @@ static void begin(struct cluster *cluster)
     cluster->options.world++;
     cluster->item_count = 0;
     cluster->round_waits = cluster->bulk_waits = cluster->ranks;
-    memset(cluster->in_round, 0, sizeof cluster->in_round);
-    memset(cluster->in_bulk, 0, sizeof cluster->in_bulk);
-    memset(cluster->dead, 0, sizeof cluster->dead);
-    memset(cluster->shut_down, 0, sizeof cluster->shut_down);
-    memset(cluster->actions_left, 0xff, sizeof cluster->actions_left);
-    memset(cluster->last_epoch, 0, sizeof cluster->last_epoch);
+    for (uint32_t r = 0; r < cluster->ranks; r++) {
+        cluster->in_round[r] = cluster->in_bulk[r] = cluster->dead[r] = cluster->shut_down[r] = false;
+        cluster->actions_left[r] = UINT32_MAX;
+        cluster->last_epoch[r] = cluster->ring_due[r] = 0;
+    }
     memset(cluster->snapshots, 0, sizeof cluster->snapshots);
+    memset(cluster->views, 0, sizeof cluster->views);
     for (uint32_t i = 0; i < cluster->effect_count; i++)
         cluster->effects[i].named = false;
 }
@@ -252,6 +281,9 @@ static void restore_rank(struct cluster *cluster, uint32_t rank, enum gms_recove
     cluster->actions->count = 0;
     if (verdict == GMS_RECOVERY_FRESH) {
         gms_core_init(cluster->cores[rank], &own);
+        cluster->disks[rank].mirror = cluster->disks[rank].told = (struct cluster_when){own.world, 0};
+        if (!cluster->disks[rank].world || own.life == own.world) /* it is not of this life */
+            cluster->disks[rank].world = own.world;
         return;
     }
     gms_status status = gms_core_restore(cluster->cores[rank], &own, verdict, image->data, image->bytes,
@@ -262,16 +294,33 @@ static void restore_rank(struct cluster *cluster, uint32_t rank, enum gms_recove
     }
     cluster_disk_begin(cluster, rank);
     make_durable(&cluster->disks[rank], UINT64_MAX);
+    cluster->disks[rank].mirror = cluster->disks[rank].told = cluster->disks[rank].durable->when;
 }
 
-/* Nobody lives who was told anything. */
+/* Calls can be asked for again only by who lives: by whom is still to join. */
+static void new_life(struct cluster *cluster)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < cluster->decided_count; i++) {
+        if (cluster->decided[i].outcome.key.incarnation)
+            continue;
+        cluster->decided[kept] = cluster->decided[i];
+        cluster->decided[kept].closed = true;
+        cluster->decided[kept++].past = true;
+    }
+    cluster->decided_count = kept;
+}
+
+/* Nobody who had joined lives. */
 static void nobody_lives(struct cluster *cluster)
 {
-    cluster->decided_count = 0;
+    for (uint32_t i = 0; i < cluster->decided_count; i++)
+        cluster->decided[i].closed = true;
     for (uint32_t place = 1; place < CLUSTER_INCARNATIONS; place++) {
         if (cluster->incarnations[place].promoted)
             cluster->incarnations[place].condemned = true;
-        cluster->incarnations[place].retired_ranks = UINT64_MAX >> (64 - cluster->ranks);
+        cluster_put_all(&cluster->incarnations[place].retired, cluster->ranks);
     }
 }
 
@@ -281,6 +330,7 @@ static void salvaged(struct cluster *cluster)
     struct gms_core_view view = cluster_look(cluster, 0);
 
     nobody_lives(cluster);
+    new_life(cluster);
     cluster->effect_count = 0;
     for (uint32_t e = 0; e < GMS_MAX_ENGINES && cluster->store_count < cluster->store_capacity; e++) {
         memset(&cluster->stores[cluster->store_count], 0, sizeof cluster->stores[0]);
@@ -299,10 +349,11 @@ void cluster_restart_in_vain(struct cluster *cluster, const struct gms_recovery_
     inherit(cluster, decision);
     begin(cluster);
     for (uint32_t r = 0; r < cluster->ranks; r++)
-        if (ranks >> r & 1)
+        if (ranks >> (r % 32) & 1)
             restore_rank(cluster, r, decision->verdict, image);
     drop(&image);
-    memset(cluster->dead, 1, sizeof cluster->dead);
+    for (uint32_t r = 0; r < cluster->ranks; r++)
+        cluster->dead[r] = true;
 }
 
 void cluster_restart(struct cluster *cluster, const struct gms_recovery_decision *decision)
@@ -319,11 +370,14 @@ void cluster_restart(struct cluster *cluster, const struct gms_recovery_decision
         cluster_memory_lost(cluster);
     else if (decision->verdict == GMS_RECOVERY_SALVAGE)
         cluster_memory_distrust(cluster);
-    image = hold(cluster->disks[decision->from_rank].durable);
+    image = decision->verdict == GMS_RECOVERY_FRESH ? NULL : hold(cluster->disks[decision->from_rank].durable);
     inherit(cluster, decision);
     begin(cluster);
+    cluster->options.life = decision->life ? decision->life : cluster->options.world;
     for (uint32_t r = 0; r < cluster->ranks && !cluster->fault[0]; r++)
         restore_rank(cluster, r, decision->verdict, image);
+    if (decision->verdict == GMS_RECOVERY_FRESH && !decision->life)
+        new_life(cluster);
     if (decision->verdict == GMS_RECOVERY_SALVAGE)
         salvaged(cluster);
     if (decision->verdict == GMS_RECOVERY_RENEW)
@@ -339,6 +393,24 @@ void cluster_restart(struct cluster *cluster, const struct gms_recovery_decision
                 cluster->effects[i].on[r] = CLUSTER_EFFECT_NONE;
     }
     drop(&image);
+}
+
+void cluster_forget_everything(struct cluster *cluster)
+{
+    for (uint32_t r = 0; r < cluster->ranks; r++) {
+        struct cluster_disk *disk = &cluster->disks[r];
+
+        cluster_lose(cluster, r, GMS_DOUBT_NONE);
+        drop(&disk->durable);
+        drop(&disk->previous);
+        disk->world = 0;
+        disk->told = disk->mirror = (struct cluster_when){0};
+    }
+    new_life(cluster);
+    memset(cluster->incarnations, 0, CLUSTER_INCARNATIONS * sizeof cluster->incarnations[0]);
+    cluster->told_epoch = cluster->told_incarnation = 0;
+    cluster->served_count = cluster->store_count = cluster->effect_count = 0;
+    cluster->done_count = 0;
 }
 
 void cluster_bounce(struct cluster *cluster, const uint32_t *survivors)

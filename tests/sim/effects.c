@@ -14,6 +14,8 @@ static uint32_t find(struct cluster *cluster, uint32_t engine, const struct gms_
         return 0;
     }
     memset(&cluster->effects[cluster->effect_count], 0, sizeof cluster->effects[0]);
+    cluster->effects[cluster->effect_count].on = &cluster->effect_room[cluster->effect_count * (size_t)cluster->ranks];
+    memset(cluster->effects[cluster->effect_count].on, 0, cluster->ranks);
     cluster->effects[cluster->effect_count].engine = engine;
     cluster->effects[cluster->effect_count].key = *key;
     return cluster->effect_count++;

@@ -111,7 +111,9 @@ static void call(struct sim *sim, uint32_t engine, uint32_t rank, const struct g
 
     process->waiting = true;
     process->asked = *proposal;
-    cluster_propose(sim->cluster, rank, engine, process->session, proposal);
+    if (!process->since)
+        process->since = sim->cluster->options.world;
+    cluster_ask(sim->cluster, rank, engine, process->session, process->since, proposal);
 }
 
 static void transfer(struct sim *sim, uint32_t engine, uint32_t rank)
@@ -359,6 +361,8 @@ void sim_hook(struct cluster *cluster, uint32_t rank, const struct gms_action *a
         session = sim_session(sim, action->reply.session);
         if (session && action->reply.outcome.key.kind == GMS_OPERATION_JOIN && action->reply.outcome.status == GMS_OK)
             session->incarnation = action->reply.outcome.incarnation; /* the driver knows it, also of the dead */
+        sim->totals->past +=
+            action->reply.outcome.key.kind == GMS_OPERATION_JOIN && action->reply.outcome.status == GMS_E_STALE;
         process = sim_by_session(sim, action->reply.session, &engine);
         if (process && process->alive)
             on_reply(sim, engine, rank, &action->reply.outcome);

@@ -11,23 +11,23 @@
 
 #include "cluster.h"
 
-enum { MEMORY_PAGES = 24, MEMORY_ASKS = 64 };
+enum { MEMORY_PAGES = 24, MEMORY_ASKS = 64, MEMORY_RANKS = 16 /* larger clusters are played without pages */ };
 
 enum memory_word { MEMORY_FREE, MEMORY_LEASED, MEMORY_QUARANTINED };
 
 struct cluster_memory {
     bool proof_is_trusted; /* process-death-timeout: nothing is claimed about quiet */
-    uint8_t words[CLUSTER_INCARNATIONS][CLUSTER_RANKS][MEMORY_PAGES];
-    uint32_t suspects[CLUSTER_RANKS][MEMORY_PAGES]; /* bits, as the cores give them */
-    uint64_t stamps[CLUSTER_RANKS][MEMORY_PAGES];
-    uint64_t writers[CLUSTER_RANKS][MEMORY_PAGES][CLUSTER_INCARNATIONS / 64]; /* the truth, by place */
+    uint8_t words[CLUSTER_INCARNATIONS][MEMORY_RANKS][MEMORY_PAGES];
+    uint32_t suspects[MEMORY_RANKS][MEMORY_PAGES]; /* bits, as the cores give them */
+    uint64_t stamps[MEMORY_RANKS][MEMORY_PAGES];
+    uint64_t writers[MEMORY_RANKS][MEMORY_PAGES][CLUSTER_INCARNATIONS / 64]; /* the truth, by place */
     struct {
         bool dead, quiet, unknowable;
-    } cohorts[CLUSTER_INCARNATIONS][CLUSTER_RANKS];
+    } cohorts[CLUSTER_INCARNATIONS][MEMORY_RANKS];
     struct {
         uint64_t step, suspect; /* suspect 0: free */
         bool answered;
-    } asks[CLUSTER_RANKS][MEMORY_ASKS];
+    } asks[MEMORY_RANKS][MEMORY_ASKS];
     uint64_t returned, granted, ended[GMS_RECLAIM_ANSWER_COUNT];
 };
 

@@ -104,8 +104,8 @@ static void forward_and_back(struct cluster *cluster)
     cluster_settle(cluster);
 }
 
-/* The coordinators die in a takeover; one store is gone: refused. The operator accepts the loss. */
-static void lost_store(struct cluster *cluster)
+/* The coordinators die in a takeover; a store is gone that others equal: nothing is lost. */
+static void spare_store(struct cluster *cluster)
 {
     struct gms_recovery_report reports[CLUSTER_RANKS];
     struct gms_recovery_decision decision;
@@ -125,6 +125,31 @@ static void lost_store(struct cluster *cluster)
     cluster_reports(cluster, reports);
     gms_recovery_decide(reports, RANKS, &decision);
     printf("verdict %d: %s\n", decision.verdict, decision.text);
+    cluster_restart(cluster, &decision);
+    cluster_settle(cluster);
+}
+
+/* The coordinators die in a takeover; the one store is gone that knew of it: refused. The operator accepts the loss. */
+static void lost_store(struct cluster *cluster)
+{
+    struct gms_recovery_report reports[CLUSTER_RANKS];
+    struct gms_recovery_decision decision;
+
+    say("engine 0 serves, engine 1 is its shadow");
+    join_and_park(cluster, 0, 1);
+    adopt_and_serve(cluster, 0, 1);
+    join_and_park(cluster, 1, 2);
+    say("engine 0 is commanded away; the coordinators die before rank 1 has stored that");
+    cluster->held[1] = 1u << CLUSTER_STORE;
+    cluster_fact(cluster, 0, 0, 1, GMS_FACT_COMMANDED);
+    cluster_settle(cluster);
+    cluster->held[1] = 0;
+    cluster_crash(cluster, (uint32_t[RANKS]){0});
+    say("rank 0's store is gone");
+    cluster_lose(cluster, 0, GMS_DOUBT_MISSING);
+    cluster_reports(cluster, reports);
+    gms_recovery_decide(reports, RANKS, &decision);
+    printf("verdict %d: %s\n", decision.verdict, decision.text);
     say("its operator accepts the loss");
     for (uint32_t r = 0; r < RANKS; r++)
         reports[r].accept_loss = true;
@@ -137,7 +162,10 @@ static void lost_store(struct cluster *cluster)
 static const struct {
     const char *name;
     void (*run)(struct cluster *cluster);
-} scenarios[] = {{"takeover", takeover}, {"forward-and-back", forward_and_back}, {"lost-store", lost_store}};
+} scenarios[] = {{"takeover", takeover},
+                 {"forward-and-back", forward_and_back},
+                 {"spare-store", spare_store},
+                 {"lost-store", lost_store}};
 
 bool sim_scenario(const char *name)
 {

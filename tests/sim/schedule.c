@@ -85,7 +85,8 @@ static void end_work(struct sim *sim, uint32_t rank)
     struct gms_core_suspect suspect;
     uint32_t place = sim_below(sim, 4);
 
-    if (!gms_core_look_suspect(sim->cluster->cores[rank], place, &suspect) || suspect.incarnation == UINT64_MAX)
+    if (!sim->cluster->memory || !gms_core_look_suspect(sim->cluster->cores[rank], place, &suspect) ||
+        suspect.incarnation == UINT64_MAX)
         return;
     if (!sim->quiet && sim_chance(sim, 60))
         cluster_memory_unknowable(sim->cluster, rank, suspect.incarnation);
@@ -98,7 +99,7 @@ static bool end_all_work(struct sim *sim)
 {
     uint32_t items = sim->cluster->item_count;
 
-    for (uint32_t r = 0; r < sim->cluster->ranks; r++)
+    for (uint32_t r = 0; r < sim->cluster->ranks && sim->cluster->memory; r++)
         for (uint32_t place = 0; place < GMS_RECLAIM_CROWD; place++) {
             struct gms_core_suspect suspect;
 
@@ -214,7 +215,7 @@ static void check_reclaimed(struct sim *sim, uint32_t rank, const struct gms_cor
     struct gms_core_suspect suspect;
     uint32_t unknowable = 0;
 
-    if (view->serving_engine < 0)
+    if (view->serving_engine < 0 || !cluster->memory)
         return;
     gms_core_look_reclaim(cluster->cores[rank], &reclaim);
     if (reclaim.state != GMS_RECLAIM_RESTING)
@@ -268,8 +269,8 @@ void sim_check_rest(struct sim *sim)
                 cluster_fail(cluster, "at rest engine %u rank %u was not answered", e, r);
     cluster_check_effects(cluster);
     for (uint32_t i = 0; i < cluster->decided_count; i++) /* after a crash failures are told to who asks */
-        if ((cluster->decided[i].outcome.status == GMS_OK || cluster->worlds == 1) &&
-            cluster->decided[i].told_ranks != (UINT64_C(1) << cluster->ranks) - 1)
+        if (!cluster->decided[i].closed && (cluster->decided[i].outcome.status == GMS_OK || cluster->worlds == 1) &&
+            !cluster_has_all(&cluster->decided[i].told, cluster->ranks))
             cluster_fail(cluster, "an outcome did not reach all ranks: %s", cluster->decided[i].outcome.text);
 }
 
@@ -308,15 +309,21 @@ struct sim *sim_new(uint64_t seed, uint32_t ranks, uint32_t engines, struct tota
         sim->engine_count = engines ? engines : 1 + sim_below(sim, ENGINES);
         sim->launch_limit = 2 + sim_below(sim, 4);
         options.reclaim_inherits = sim_chance(sim, 4);
+        if (options.world_size > MEMORY_RANKS)
+            options.reclaim_slots = 0;
         sim->cluster = cluster_new(&options);
-        if (sim->cluster)
+        if (sim->cluster && options.world_size <= MEMORY_RANKS)
             sim->cluster->memory = cluster_memory_new();
+        for (uint32_t e = 0; e < ENGINES; e++)
+            sim->engines[e].processes = calloc(options.world_size, sizeof(struct process));
     }
-    if (!sim || !sim->cluster || !sim->cluster->memory) {
+    if (!sim || !sim->cluster || (options.world_size <= MEMORY_RANKS && !sim->cluster->memory) ||
+        !sim->engines[0].processes || !sim->engines[1].processes || !sim->engines[2].processes) {
         fprintf(stderr, "sim: out of memory\n");
         exit(1);
     }
-    sim->cluster->memory->proof_is_trusted = options.reclaim_inherits;
+    if (sim->cluster->memory)
+        sim->cluster->memory->proof_is_trusted = options.reclaim_inherits;
     sim->cluster->hook = sim_hook;
     sim->cluster->store_may_fail = true;
     sim->cluster->context = sim;
@@ -327,6 +334,8 @@ struct sim *sim_new(uint64_t seed, uint32_t ranks, uint32_t engines, struct tota
 void sim_free(struct sim *sim)
 {
     cluster_free(sim->cluster);
+    for (uint32_t e = 0; e < ENGINES; e++)
+        free(sim->engines[e].processes);
     free(sim->sessions);
     free(sim);
 }

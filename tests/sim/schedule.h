@@ -32,6 +32,7 @@ struct process {
     bool serving;
     enum life life;
     uint64_t session, incarnation; /* 0: the driver was not told yet */
+    uint64_t since;                /* the world in which it asked to join; 0: not yet */
     uint32_t sequence;
     uint64_t epoch, source;
     struct gms_proposal asked; /* while it waits for a call */
@@ -48,13 +49,15 @@ struct session {
 struct engine {
     uint64_t launch;
     uint32_t launches;
-    struct process processes[CLUSTER_RANKS];
+    struct process *processes; /* one for each rank */
 };
 
 struct totals {
     uint64_t schedules, steps, rounds, commits[GMS_OPERATION_COUNT], aborts[GMS_OPERATION_COUNT], promotions, servings,
         classifications, transfers, condemned;
     uint64_t crashes, undone, verdicts[GMS_RECOVERY_REFUSE + 1];
+    uint64_t lost_in_vain; /* stores whose loss was none, since others had as much */
+    uint64_t past;         /* launches of an earlier life that were refused */
     uint64_t crashed_in[GMS_TAKEOVER_STATE_COUNT], crashed_preparing; /* in which state; an operation was under way */
     struct gms_core_rows rows;
 };

@@ -127,7 +127,9 @@ static bool report(const struct totals *totals, uint64_t ns)
         printf("%s %s %llu", verdict ? "," : "", verdicts[verdict], (unsigned long long)totals->verdicts[verdict]);
         complete = complete && totals->verdicts[verdict];
     }
-    printf("\n");
+    printf("\n  %llu lost stores that were no loss, %llu launches of an earlier life refused\n",
+           (unsigned long long)totals->lost_in_vain, (unsigned long long)totals->past);
+    complete = complete && totals->lost_in_vain && totals->past;
     complete = report_rows("roles", totals->rows.roles, gms_core_role_rows(), true) && complete;
     complete = report_rows("takeover", totals->rows.takeover, gms_core_takeover_rows(), false) && complete;
     complete = report_rows("votes", totals->rows.votes, gms_core_vote_rows(), true) && complete;

@@ -204,6 +204,7 @@ static void proposed(struct fake_coordinator *fake, struct fake_client *client, 
     fake->seen = (struct fake_seen){.kind = request->propose.kind,
                                     .sequence = request->propose.sequence,
                                     .launch = request->propose.launch,
+                                    .since = request->propose.since,
                                     .local_digest = request->propose.local_digest};
     memcpy(fake->seen.fields, request->propose.fields, sizeof fake->seen.fields);
     fake->proposals++;
@@ -296,7 +297,7 @@ static void greet(struct fake_coordinator *fake, struct fake_client *client, con
     MUST(request->hello.role == GMS_CLIENT_ENGINE && request->hello.pid == (uint32_t)getpid());
     client->engine_id = request->hello.engine_id;
     struct gms_message welcome = {.type = GMS_MESSAGE_WELCOME, .request_id = request->request_id};
-    welcome.welcome.world = 1;
+    welcome.welcome.world = fake->world;
     welcome.welcome.world_size = fake->world_size;
     welcome.welcome.rank = 0;
     welcome.welcome.kv_verify_full = fake->verify_full;
@@ -412,6 +413,7 @@ void fake_start(struct fake_coordinator *fake)
     char path[GMS_RUN_PATH_BYTES];
     const pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     fake->lock = lock;
+    fake->world = 1;
     MUST(gms_run_dir_path(fake->run_dir, "c", 0, path, NULL) == GMS_OK);
     MUST(gms_channel_listen(path, &fake->listener, NULL) == GMS_OK);
     MUST(pipe2(fake->wake, O_CLOEXEC) == 0);

@@ -40,7 +40,7 @@ struct fake_client {
 
 struct fake_seen {
     uint32_t kind, sequence;
-    uint64_t launch, local_digest, fields[GMS_WIRE_FIELDS];
+    uint64_t launch, local_digest, since, fields[GMS_WIRE_FIELDS];
 };
 
 struct fake_coordinator {
@@ -56,7 +56,7 @@ struct fake_coordinator {
     int listener, wake[2];
     struct fake_pool pools[GMS_MAX_POOLS];
     struct fake_client clients[FAKE_CLIENTS];
-    uint64_t incarnations, epoch;
+    uint64_t incarnations, epoch, world;
     struct fake_seen seen; /* the last proposal */
     uint32_t proposals, sticky_code, transfer_messages;
     uint32_t attached_again, again_ended_mask, again_failed_mask;

@@ -38,6 +38,18 @@ static void attach_everywhere(struct cluster *c, uint32_t engine, uint64_t incar
         attach(c, r, engine, incarnation);
 }
 
+/* Of one rank, which asked in world `since` first. The answer at once; -1: none yet. */
+static int ask_join(struct cluster *c, uint32_t rank, uint32_t engine, uint64_t launch, uint64_t since)
+{
+    struct gms_proposal proposal = cluster_join(launch);
+
+    cluster_forget_trace(c);
+    cluster_ask(c, rank, engine, 900 + launch, since, &proposal);
+    cluster_settle(c);
+    const struct gms_action *answer = cluster_last(c, rank, GMS_ACTION_REPLY);
+    return answer ? (int)answer->reply.outcome.status : -1;
+}
+
 /* ------------------------------------------------------------------------------------------------- bytes ------ */
 
 static void test_ranks_write_the_same_bytes(void **state)
@@ -219,10 +231,16 @@ static void reports_of(struct gms_recovery_report reports[REPORTS])
         reports[r].rank = r;
         reports[r].has_store = true;
         reports[r].keeper_holds = true;
-        reports[r].world = 5;
-        reports[r].round = 20;
+        reports[r].world = reports[r].store_world = reports[r].mirror_world = 5;
+        reports[r].round = reports[r].mirror_round = 20;
         reports[r].state_digest = 99;
     }
+}
+
+static void lose_store(struct gms_recovery_report *report)
+{
+    report->has_store = 0;
+    report->store_world = report->world = report->round = report->state_digest = 0;
 }
 
 static struct gms_recovery_decision decide(const struct gms_recovery_report reports[REPORTS])
@@ -276,7 +294,7 @@ static void test_two_states_after_one_round_are_refused(void **state)
     assert_int_equal(decide(reports).verdict, GMS_RECOVERY_RESTORE);
 }
 
-/* V12: a store that is gone or older, while something lives or is prepared anywhere. */
+/* V12: a store that is gone or older, and knew more than the others, while something lives or is prepared anywhere. */
 static void test_a_lost_store_is_refused(void **state)
 {
     (void)state;
@@ -286,9 +304,9 @@ static void test_a_lost_store_is_refused(void **state)
 
         reports_of(reports);
         reports[1].doubt = doubt;
-        reports[1].has_store = doubt == GMS_DOUBT_OLDER || doubt == GMS_DOUBT_MEMORY_LOST;
-        if (!reports[1].has_store)
-            reports[1].world = reports[1].round = reports[1].state_digest = 0;
+        reports[1].mirror_round = 21;
+        if (doubt != GMS_DOUBT_OLDER && doubt != GMS_DOUBT_MEMORY_LOST)
+            lose_store(&reports[1]);
         decision = decide(reports);
         assert_int_equal(decision.verdict, GMS_RECOVERY_REFUSE);
         assert_non_null(strstr(decision.text, "rank 1 has"));
@@ -305,6 +323,72 @@ static void test_a_lost_store_is_refused(void **state)
     }
 }
 
+/* What all others have as well is not lost with one store. */
+static void test_a_lost_store_that_others_equal_is_no_loss(void **state)
+{
+    (void)state;
+    for (uint32_t doubt = GMS_DOUBT_NONE; doubt < GMS_DOUBT_MEMORY_LOST; doubt++) {
+        struct gms_recovery_report reports[REPORTS];
+
+        reports_of(reports);
+        reports[0].doubt = doubt;
+        lose_store(&reports[0]);
+        assert_int_equal(decide(reports).verdict, GMS_RECOVERY_RESTORE);
+        assert_int_equal(decide(reports).from_rank, 1);
+        reports[0].mirror_world = 4; /* a world that had stored more rounds, but an older one */
+        reports[0].mirror_round = 77;
+        assert_int_equal(decide(reports).verdict, GMS_RECOVERY_RESTORE);
+        reports[0].mirror_world = 6; /* a newer one */
+        reports[0].mirror_round = 1;
+        assert_int_equal(decide(reports).verdict, GMS_RECOVERY_REFUSE);
+        reports[0].mirror_round = 0; /* which had not stored anything */
+        assert_int_equal(decide(reports).verdict, GMS_RECOVERY_RESTORE);
+    }
+}
+
+/* Store and keeper are lost: nobody can say what this rank had told. */
+static void test_a_lost_store_of_a_new_keeper_is_refused(void **state)
+{
+    struct gms_recovery_report reports[REPORTS];
+
+    (void)state;
+    reports_of(reports);
+    reports[2].mirror_world = reports[2].mirror_round = 0;
+    assert_int_equal(decide(reports).verdict, GMS_RECOVERY_RESTORE); /* a whole store is believed */
+    lose_store(&reports[2]);
+    assert_int_equal(decide(reports).verdict, GMS_RECOVERY_REFUSE);
+    assert_non_null(strstr(decide(reports).text, "rank 2 has no store"));
+    for (uint32_t r = 0; r < REPORTS; r++)
+        reports[r].keeper_holds = false;
+    assert_int_equal(decide(reports).verdict, GMS_RECOVERY_SALVAGE);
+}
+
+/* The only one that stored anything had done so before anybody lived, and is lost (found by the simulator and SPIN). */
+static void test_the_first_thing_stored_is_lost(void **state)
+{
+    struct gms_recovery_report reports[REPORTS];
+
+    (void)state;
+    reports_of(reports);
+    for (uint32_t r = 0; r < REPORTS; r++) {
+        reports[r].keeper_holds = reports[r].round = reports[r].world = reports[r].state_digest = 0;
+        reports[r].mirror_round = 0;
+    }
+    assert_int_equal(decide(reports).verdict, GMS_RECOVERY_FRESH);
+    assert_int_equal(decide(reports).life, 5); /* nothing was stored since the stores were made: nothing was told */
+    reports[1].mirror_round = 1;               /* a copy from before */
+    assert_int_equal(decide(reports).verdict, GMS_RECOVERY_FRESH);
+    assert_int_equal(decide(reports).life, 0);
+    lose_store(&reports[1]);
+    assert_int_equal(decide(reports).life, 0);
+    reports[1].mirror_world = reports[1].mirror_round = 0; /* and its keeper */
+    assert_int_equal(decide(reports).verdict, GMS_RECOVERY_FRESH);
+    assert_int_equal(decide(reports).life, 0);
+    lose_store(&reports[0]);
+    lose_store(&reports[2]);
+    assert_int_equal(decide(reports).life, 0);
+}
+
 static void test_loss_is_accepted_by_all_or_not(void **state)
 {
     struct gms_recovery_report reports[REPORTS];
@@ -312,7 +396,8 @@ static void test_loss_is_accepted_by_all_or_not(void **state)
     (void)state;
     reports_of(reports);
     reports[1].doubt = GMS_DOUBT_MISSING;
-    reports[1].has_store = reports[1].round = reports[1].world = 0;
+    reports[1].mirror_round = 21;
+    lose_store(&reports[1]);
     reports[0].accept_loss = reports[1].accept_loss = true;
     assert_int_equal(decide(reports).verdict, GMS_RECOVERY_REFUSE);
     reports[2].accept_loss = true;
@@ -322,7 +407,7 @@ static void test_loss_is_accepted_by_all_or_not(void **state)
     assert_int_equal(decide(reports).verdict, GMS_RECOVERY_SALVAGE);
     assert_int_equal(decide(reports).from_rank, 0);
     for (uint32_t r = 0; r < REPORTS; r++) /* nobody has one: nothing to go on from */
-        reports[r].has_store = reports[r].round = reports[r].world = 0;
+        lose_store(&reports[r]);
     assert_int_equal(decide(reports).verdict, GMS_RECOVERY_REFUSE);
 }
 
@@ -333,7 +418,7 @@ static void test_fresh_is_when_nothing_is_there(void **state)
     (void)state;
     reports_of(reports);
     for (uint32_t r = 0; r < REPORTS; r++)
-        reports[r].has_store = reports[r].round = reports[r].world = reports[r].keeper_holds = 0;
+        reports[r] = (struct gms_recovery_report){.version = GMS_RECOVERY_REPORT_VERSION, .rank = r};
     assert_int_equal(decide(reports).verdict, GMS_RECOVERY_FRESH);
     reports[0].has_store = reports[1].has_store = reports[2].has_store = true; /* nothing was decided yet */
     assert_int_equal(decide(reports).verdict, GMS_RECOVERY_FRESH);
@@ -686,10 +771,41 @@ static void test_nothing_lives_only_numbers_go_on(void **state)
     assert_int_equal(cluster_look(c, 0).epoch, 1);
     assert_int_equal(cluster_look(c, 0).engines[0].role, GMS_ROLE_EMPTY);
     assert_false(gms_core_look_pool(c->cores[0], 0, &pool));
-    assert_int_equal(join(c, 0, 11), 3);
+    assert_int_equal(ask_join(c, 1, 1, 12, 77), GMS_E_CONDEMNED); /* what was told is remembered */
+    assert_int_equal(join(c, 0, 13), 3);
     fact_everywhere(c, 0, 3, GMS_FACT_PARKED);
     adopt_and_serve(c, 0, 3);
     assert_int_equal(cluster_look(c, 0).epoch, 2);
+    cluster_free(c);
+}
+
+/* What a launch was told before is lost: it is not told anything else. A new one joins. */
+static void test_a_launch_of_an_earlier_life_is_refused(void **state)
+{
+    struct cluster *c = new_cluster(2);
+    struct gms_recovery_report reports[CLUSTER_RANKS];
+    struct gms_recovery_decision decision;
+
+    (void)state;
+    assert_int_equal(ask_join(c, 0, 0, 11, 77), -1); /* nobody else asks: it fails in its time */
+    cluster_advance(c, c->options.operation_timeout_ns);
+    assert_int_equal(cluster_last(c, 0, GMS_ACTION_REPLY)->reply.outcome.status, GMS_E_EXPIRED);
+    cluster_crash(c, (uint32_t[]){0, 0});
+    cluster_lose(c, 0, GMS_DOUBT_MISSING);
+    cluster_lose(c, 1, GMS_DOUBT_MISSING);
+    cluster_reports(c, reports);
+    gms_recovery_decide(reports, 2, &decision);
+    assert_int_equal(decision.verdict, GMS_RECOVERY_FRESH);
+    assert_int_equal(decision.life, 0);
+    cluster_restart(c, &decision);
+    assert_int_equal(ask_join(c, 0, 0, 11, 77), GMS_E_STALE);
+    assert_int_equal(ask_join(c, 1, 0, 11, 77), GMS_E_STALE);
+    assert_non_null(strstr(cluster_last(c, 1, GMS_ACTION_REPLY)->reply.outcome.text, "new launch"));
+    assert_int_equal(join(c, 0, 12), 1);
+    cluster_bounce(c, NULL); /* the life goes on with what is stored */
+    assert_int_equal(ask_join(c, 0, 1, 11, 77), GMS_E_STALE);
+    assert_int_equal(ask_join(c, 0, 1, 13, 78), -1);
+    assert_sound(c);
     cluster_free(c);
 }
 
@@ -705,7 +821,11 @@ static void test_salvage_ends_all_and_jumps(void **state)
     (void)state;
     assert_int_equal(everywhere(c, 1, &weights).status, GMS_OK);
     assert_int_equal(everywhere(c, 1, &publish).status, GMS_OK);
-    cluster_crash(c, NULL);
+    c->held[1] = 1u << CLUSTER_STORE; /* what rank 0 is told now, rank 1 has not stored */
+    cluster_fact(c, 0, 1, 2, GMS_FACT_COMMANDED);
+    cluster_settle(c);
+    c->held[1] = 0;
+    cluster_crash(c, (uint32_t[]){0, 0});
     cluster_lose(c, 0, GMS_DOUBT_OLDER);
     cluster_reports(c, reports);
     gms_recovery_decide(reports, 2, &decision);
@@ -724,7 +844,8 @@ static void test_salvage_ends_all_and_jumps(void **state)
     assert_true(cluster_look(c, 0).epoch > UINT32_MAX);
     assert_true(gms_core_look_pool(c->cores[0], 1, &pool));
     assert_int_equal(pool.state, GMS_POOL_UNPUBLISHED); /* what is in it is anybody's guess */
-    uint64_t incarnation = join(c, 0, 11);
+    assert_int_equal(ask_join(c, 0, 0, 13, 77), GMS_E_STALE);
+    uint64_t incarnation = join(c, 0, 14);
     assert_true(incarnation > UINT32_MAX);
     weights = cluster_allocate(incarnation, 1, "w", GMS_POOL_WEIGHTS, 0, 0);
     assert_true(everywhere(c, 0, &weights).created);
@@ -809,6 +930,9 @@ int main(void)
         cmocka_unit_test(test_the_greatest_is_taken),
         cmocka_unit_test(test_two_states_after_one_round_are_refused),
         cmocka_unit_test(test_a_lost_store_is_refused),
+        cmocka_unit_test(test_a_lost_store_that_others_equal_is_no_loss),
+        cmocka_unit_test(test_a_lost_store_of_a_new_keeper_is_refused),
+        cmocka_unit_test(test_the_first_thing_stored_is_lost),
         cmocka_unit_test(test_loss_is_accepted_by_all_or_not),
         cmocka_unit_test(test_fresh_is_when_nothing_is_there),
         cmocka_unit_test(test_reports_of_another_version_are_refused),
@@ -825,6 +949,7 @@ int main(void)
         cmocka_unit_test(test_who_does_not_come_back_is_named),
         cmocka_unit_test(test_transfers_go_on),
         cmocka_unit_test(test_nothing_lives_only_numbers_go_on),
+        cmocka_unit_test(test_a_launch_of_an_earlier_life_is_refused),
         cmocka_unit_test(test_salvage_ends_all_and_jumps),
         cmocka_unit_test(test_restore_refuses_what_does_not_fit),
         cmocka_unit_test(test_different_restores_are_found),

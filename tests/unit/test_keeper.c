@@ -39,7 +39,7 @@ static void find_two(struct gms_keeper_client *client)
     char meta[16];
     uint32_t bytes = sizeof(meta);
     int fd = -1;
-    child_check(client->mirror_world == 1 && client->mirror_number == 42);
+    child_check(client->mirror_world == 1 && client->mirror_round == 42);
     child_check(gms_keeper_get(client, "pool/kv/0", &fd, meta, &bytes, &error) == GMS_OK);
     child_check(bytes == 6 && memcmp(meta, "meta\0a", 6) == 0);
     child_check((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0 && (fcntl(client->fd, F_GETFD) & FD_CLOEXEC) != 0);
@@ -52,7 +52,7 @@ static void find_two(struct gms_keeper_client *client)
 
 static void see_new_mirror(struct gms_keeper_client *client)
 {
-    child_check(client->mirror_world == 2 && client->mirror_number == 3);
+    child_check(client->mirror_world == 2 && client->mirror_round == 3);
 }
 
 static void test_memory_outlives_its_maker(void **state)

@@ -107,6 +107,32 @@ static void test_lost_coordinator_stops_control_not_tokens(void **state)
     gms_close(engine.session);
 }
 
+/* A join that is asked again says in which world it was asked first: an answer may have been lost with that one. */
+static void test_a_join_says_since_when_it_asks(void **state)
+{
+    struct libgms_fixture *f = *state;
+    struct gms_error error;
+    struct gms_membership member;
+    gms_session *session = open_engine(f, 0);
+    FAKE_SET(f->fake.hang_up_next = true);
+    FAKE_SET(f->fake.world = 5); /* this session was greeted in world 1 */
+    assert_ok(gms_join(session, &engine_identity, &member, &error));
+    assert_int_equal(member.world, 5);
+    assert_int_equal(FAKE_GET(f->fake.seen.since), 1);
+    gms_close(session);
+
+    session = open_engine(f, 0);
+    FAKE_SET(f->fake.refuse = GMS_E_BUSY);
+    FAKE_SET(f->fake.refuse_times = 1);
+    assert_int_equal(gms_join(session, &engine_identity, &member, &error), GMS_E_BUSY);
+    assert_int_equal(FAKE_GET(f->fake.seen.since), 5);
+    FAKE_SET(f->fake.hang_up_next = true);
+    FAKE_SET(f->fake.world = 6);
+    assert_ok(gms_join(session, &engine_identity, &member, &error)); /* another call, the same launch */
+    assert_int_equal(FAKE_GET(f->fake.seen.since), 5);
+    gms_close(session);
+}
+
 /* The same question, under the same number, to the next one. */
 static void test_a_call_outlives_its_coordinator(void **state)
 {
@@ -290,6 +316,7 @@ int main(void)
         T(test_lost_coordinator_stops_control_not_tokens),
         T(test_a_call_outlives_its_coordinator),
         T(test_an_engine_with_a_loop_is_attached_again),
+        T(test_a_join_says_since_when_it_asks),
         T(test_promotion_comes_from_the_next_coordinator),
         T(test_an_engine_that_is_not_known_any_more_ends),
         T(test_silence_is_bounded_and_can_be_repeated),
