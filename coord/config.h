@@ -68,7 +68,8 @@ struct gms_config {
     bool device_shared;
     bool kv_verify_full;
     enum gms_containment containment;
-    uint64_t operation_timeout_ns, round_timeout_ns, heartbeat_ns, fence_report_ns, transfer_stall_ns, reattach_ns, leave_ns;
+    uint64_t operation_timeout_ns, round_timeout_ns, heartbeat_ns, fence_report_ns, transfer_stall_ns, reattach_ns,
+        leave_ns;
     enum gms_reclaim_policy reclaim_policy;
     enum gms_reclaim_provider reclaim_provider;
     uint32_t reclaim_step;

@@ -99,8 +99,8 @@ struct gms_membership {
 };
 
 /* COLLECTIVE. Joins the group under the session's engine id. Errors: MISMATCH (names field, ranks, both values),
- * BUSY (the engine id is taken by a live incarnation), EXPIRED (a rank did not come; it is named), TIMEOUT (a takeover is
- * going on, and joins wait for its end: call again), and others. */
+ * BUSY (the engine id is taken by a live incarnation), EXPIRED (a rank did not come; it is named), TIMEOUT (a takeover
+ * is going on, and joins wait for its end: call again), and others. */
 GMS_API gms_status gms_join(gms_session *session, const struct gms_identity *identity,
                             struct gms_membership *ret_membership, struct gms_error *ret_error);
 

@@ -157,6 +157,7 @@ static void test_descriptors_refused_with_the_numbers(void **state)
     assert_int_equal(outcome.rank, 2);
     assert_non_null(strstr(outcome.text, "rank 2: out of file descriptors, 256 used of 256 allowed; raise the limit"));
     assert_agreed(c);
+    cluster_free(c);
 }
 
 static void test_each_kind_mismatch_names_field_and_ranks(void **state)
