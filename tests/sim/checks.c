@@ -4,6 +4,7 @@
 #include "checks.h"
 #include "memory.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/core_state.h"
@@ -28,8 +29,14 @@ void cluster_note_store(struct cluster *cluster, uint32_t rank, const struct gms
     const uint8_t *payload = action->store.payload;
 
     if (cluster->store_count == cluster->store_capacity) {
-        cluster_fail(cluster, "more than %u records", cluster->store_capacity);
-        return;
+        void *more = realloc(cluster->stores, 2 * (size_t)cluster->store_capacity * sizeof cluster->stores[0]);
+
+        if (!more) {
+            cluster_fail(cluster, "no memory for more than %u records", cluster->store_capacity);
+            return;
+        }
+        cluster->stores = more;
+        cluster->store_capacity *= 2;
     }
     uint32_t at = cluster->store_count++;
     cluster->stores[at].rank = rank;

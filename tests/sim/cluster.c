@@ -34,7 +34,7 @@ static bool allocate(struct cluster *cluster)
     PER_RANK(ALLOCATE)
 #undef ALLOCATE
     cluster->item_limit = CLUSTER_ITEMS + 64 * many;
-    cluster->store_capacity = 8192 + 128 * many;
+    cluster->store_capacity = 8192;
     cluster->actions = calloc(1, sizeof *cluster->actions);
     cluster->decided = calloc(CLUSTER_DECIDED, sizeof *cluster->decided);
     cluster->incarnations = calloc(CLUSTER_INCARNATIONS, sizeof *cluster->incarnations);
@@ -234,6 +234,7 @@ static void act(struct cluster *cluster, uint32_t rank, const struct gms_action 
         enter_round(cluster, rank, action->ballot);
         break;
     case GMS_ACTION_STORE:
+        cluster->stored++;
         event.type = cluster->store_fails[rank] ? GMS_EVENT_STORE_FAILED : GMS_EVENT_STORED;
         event.ticket = action->store.ticket;
         cluster_add(cluster, CLUSTER_STORE, rank, &event);

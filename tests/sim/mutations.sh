@@ -41,7 +41,7 @@ for test in $tests; do
 done
 cluster="$work/plain/cluster.o $work/plain/checks.o $work/plain/disk.o $work/plain/effects.o"
 cluster="$cluster $work/plain/memory.o $work/plain/print.o"
-program="$work/plain/sim.o $work/plain/engines.o $work/plain/schedule.o $work/plain/crash.o $work/plain/scenario.o"
+program="$work/plain/sim.o $work/plain/engines.o $work/plain/schedule.o $work/plain/crash.o $work/plain/scenario.o $work/plain/sizes.o"
 
 build() { # directory with the mutated object, or plain; its name
     core=

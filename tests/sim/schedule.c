@@ -340,12 +340,15 @@ void sim_free(struct sim *sim)
     free(sim);
 }
 
-bool sim_run_schedule(uint64_t seed, bool trace, struct totals *totals)
+bool sim_run_schedule(uint64_t seed, uint32_t fixed_ranks, bool trace, struct totals *totals)
 {
-    struct sim *sim = sim_new(seed, 0, 0, totals);
+    struct sim *sim = sim_new(seed, fixed_ranks, 0, totals);
     uint32_t ranks = sim->cluster->ranks;
+    char more[32] = "";
     bool ok;
 
+    if (fixed_ranks)
+        snprintf(more, sizeof more, " --ranks %u", fixed_ranks);
     sim->cluster->print_trace = trace;
     if (trace)
         printf("seed %llu: %u ranks, %u engines\n", (unsigned long long)seed, ranks, sim->engine_count);
@@ -365,8 +368,8 @@ bool sim_run_schedule(uint64_t seed, bool trace, struct totals *totals)
     sim_count_rows(sim);
     ok = !sim->cluster->fault[0];
     if (!ok)
-        printf("FAIL seed %llu (%u ranks, %u engines): %s\n  again with: sim --seed %llu --schedules 1 --trace\n",
-               (unsigned long long)seed, ranks, sim->engine_count, sim->cluster->fault, (unsigned long long)seed);
+        printf("FAIL seed %llu (%u ranks, %u engines): %s\n  again with: sim --seed %llu --schedules 1%s --trace\n",
+               (unsigned long long)seed, ranks, sim->engine_count, sim->cluster->fault, (unsigned long long)seed, more);
     totals->schedules++;
     totals->steps += sim->cluster->steps;
     totals->rounds += sim->cluster->rounds;

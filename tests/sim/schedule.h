@@ -105,8 +105,9 @@ void sim_deliver(struct sim *sim, uint32_t index);
 void sim_come_to_rest(struct sim *sim);
 /* What must be true then. */
 void sim_check_rest(struct sim *sim);
-/* Runs a whole schedule; false: an invariant did not hold, and it was printed. */
-bool sim_run_schedule(uint64_t seed, bool trace, struct totals *totals);
+/* Runs a whole schedule, with this many ranks (0: as the seed says); false: an invariant did not hold, and it was
+ * printed. */
+bool sim_run_schedule(uint64_t seed, uint32_t ranks, bool trace, struct totals *totals);
 
 /* ---- crash.c */
 /* The coordinators die, one after the other; what is left of their stores is the next world's beginning. */
@@ -114,6 +115,10 @@ void sim_crash(struct sim *sim);
 /* The new world, once all are dead. `faithful`: without anything lost. */
 void sim_restart(struct sim *sim, bool faithful);
 void sim_count_rows(struct sim *sim);
+
+/* ---- sizes.c */
+/* Prints what agreements of 8, 16, ... `most` ranks cost; false: something did not hold. */
+bool sim_sizes(uint32_t most);
 
 /* ---- scenario.c */
 /* Prints a named scenario; false: there is none, or something in it did not hold. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * sim: the group under random schedules. Everything that is under way (doorbells, stores, prepares, facts, rounds) is
- * delivered in random order to 2..16 cores, while up to three engines go through their life, die, leave, are
- * commanded away and are started again. The cluster checks safety after every step; when the faults stop, the group
- * must come to rest with every call decided, nobody half promoted, and all ranks in one state.
+ * delivered in random order to 2..16 cores (--ranks: up to 1,024), while up to three engines go through their life,
+ * die, leave, are commanded away and are started again. The cluster checks safety after every step; when the faults
+ * stop, the group must come to rest with every call decided, nobody half promoted, and all ranks in one state.
  *
  * A schedule is its seed: a failure prints it, and `sim --seed S --trace` shows it step by step.
  */
@@ -17,7 +17,7 @@
 #include "schedule.h"
 
 struct arguments {
-    uint64_t seed, schedules, every, failures;
+    uint64_t seed, schedules, every, failures, ranks, sizes;
     bool trace;
     const char *scenario;
 };
@@ -51,6 +51,16 @@ static error_t parse(int key, char *text, struct argp_state *state)
         return 0;
     case 't':
         arguments->trace = true;
+        return 0;
+    case 'r':
+        arguments->ranks = number(text, state);
+        if (arguments->ranks < 2 || arguments->ranks > GMS_MAX_RANKS)
+            argp_error(state, "--ranks: 2 to %d", GMS_MAX_RANKS);
+        return 0;
+    case 'z':
+        arguments->sizes = text ? number(text, state) : GMS_MAX_RANKS;
+        if (arguments->sizes < 8 || arguments->sizes > GMS_MAX_RANKS)
+            argp_error(state, "--sizes: 8 to %d", GMS_MAX_RANKS);
         return 0;
     case 'c':
         arguments->scenario = text;
@@ -144,6 +154,9 @@ int main(int argc, char **argv)
         {"every", 'e', "N", 0, "Print where it stands every N schedules (default 0: only at the end)", 0},
         {"failures", 'f', "N", 0, "Stop after so many failed schedules (default 5)", 0},
         {"trace", 't', NULL, 0, "Print every action", 0},
+        {"ranks", 'r', "N", 0, "All schedules with N ranks, 2 to 1024 (default: 2 to 16, mostly few)", 0},
+        {"sizes", 'z', "N", OPTION_ARG_OPTIONAL,
+         "Print what agreements of 8, 16, ... N ranks cost instead (default 1024)", 0},
         {"scenario", 'c', "NAME", 0, "Print the trace of a named scenario instead ('list' prints the names)", 0},
         {0},
     };
@@ -164,12 +177,14 @@ int main(int argc, char **argv)
     argp_parse(&argp, argc, argv, 0, NULL, &arguments);
     if (arguments.scenario)
         return !sim_scenario(arguments.scenario);
+    if (arguments.sizes)
+        return !sim_sizes((uint32_t)arguments.sizes);
     mallopt(M_MMAP_THRESHOLD,
             1 << 30); /* a schedule's memory is the next one's: page faults cost more than its steps */
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
     begin_ns = clock_ns();
     for (uint64_t i = 0; i < arguments.schedules && failures < arguments.failures; i++) {
-        failures += !sim_run_schedule(arguments.seed + i, arguments.trace, &totals);
+        failures += !sim_run_schedule(arguments.seed + i, (uint32_t)arguments.ranks, arguments.trace, &totals);
         if (!arguments.every || (i + 1) % arguments.every)
             continue;
         printf("%llu schedules, %llu failed, %.0f s\n", (unsigned long long)(i + 1), (unsigned long long)failures,
