@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # usage: run.sh BUILD [PART...]
 # Runs the GPU tests of a build on a machine with a GPU and prints their tables. Parts, in this order without any:
-#   vmm system graph wake trials
+#   vmm system graph wake torch trials
 # TRIALS (1000), TRIAL_SLOTS (14) and WAKE_GIB ("64 128") set their sizes. Exit 77: there is no GPU.
 set -u
 [ $# -ge 1 ] || { echo "usage: run.sh BUILD [PART...]" >&2; exit 64; }
 build=$(cd "$1" && pwd) || exit 64
 shift
-[ $# -gt 0 ] || set -- vmm system graph wake trials
+[ $# -gt 0 ] || set -- vmm system graph wake torch trials
 if ! nvidia-smi -L 2>/dev/null | grep -q GPU; then
     echo "skipped: nvidia-smi lists no GPU" >&2
     exit 77
@@ -50,6 +50,19 @@ for name in "$@"; do
     wake)
         # shellcheck disable=SC2086 # a list of sizes
         part "wake: cost by the size of handles" "$(program gpu_wake)" ${WAKE_GIB:-64 128}
+        ;;
+    torch)
+        # An engine in PyTorch, killed under load, tokens compared. SOURCE: this repository's root.
+        source=${SOURCE:-$(cd "$(dirname -- "$0")/../.." && pwd)}
+        LIBGMS=$(find "$build" -name 'libgms.so.0' | head -n 1)
+        export LIBGMS
+        if python3 -c 'import torch' 2>/dev/null; then
+            part "torch: SIGKILL of an engine in PyTorch, under load" "$(program gms-failover-test)" \
+                --config "$source/tests/gpu/torch.cfg" --prompts "$source/tests/drill/prompts.txt" \
+                --repeat "${TORCH_REPEAT:-3}" -- python3 "$source/examples/pytorch/engine.py" --max-tokens 512
+        else
+            echo "torch: skipped, python3 has no torch"
+        fi
         ;;
     trials) part "trials: kills in mid-kernel" "$(program gpu_trials)" --trials "${TRIALS:-1000}" \
         --slots "${TRIAL_SLOTS:-14}" --seconds "${TRIAL_SECONDS:-600}" ;;

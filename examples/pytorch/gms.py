@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libgms for Python: a thin, typed layer over ctypes, and PyTorch tensors over pools.
+
+Every method is one call of include/gms/engine.h, which says what it means; what it refuses is raised as GmsError, whose
+`status` is the number in gms/status.h. LIBGMS names the library (default: libgms.so.0). Needs no PyTorch itself; `tensor`
+imports it where it is used.
+"""
+from __future__ import annotations
+
+import ctypes as c
+import dataclasses
+import os
+from typing import Iterator, Optional, Sequence
+
+WEIGHTS, KV = 1, 2  # pool kinds
+KEEP, SWAP, RELEASE, SAVE = 1, 2, 3, 4  # what happens to a tag's memory on park
+AGAIN, TIMEOUT, NOT_FOUND, BUSY, REFUSED, NOT_DONE, QUARANTINED, STALE, DISCONNECTED = 2, 3, 6, 8, 10, 13, 14, 15, 200
+
+_u32, _u64, _text, _pointer = c.c_uint32, c.c_uint64, c.c_char_p, c.c_void_p
+
+
+def _structure(name: str, *fields: tuple) -> type:
+    return type(name, (c.Structure,), {"_fields_": list(fields)})
+
+
+_Error = _structure("_Error", ("status", c.c_int), ("rank", c.c_int32), ("text", c.c_char * 512))
+_Identity = _structure("_Identity", ("model", _text), ("dtype", _text), ("layout", _text), ("hash_algorithm", _text),
+                       ("engine_name", _text), ("engine_version", _text), ("hash_seed", _u64), ("block_tokens", _u32),
+                       ("world_size", _u32))
+_Membership = _structure("_Membership", ("world", _u64), ("incarnation", _u64), ("epoch", _u64), ("rank", _u32),
+                         ("world_size", _u32), ("engine_id", _u32), ("kv_verify_full", _u32))
+_Description = _structure("_Description", ("name", c.c_char * 64), ("kind", _u32), ("slot_count", _u32),
+                          ("block_bytes", _u64), ("bytes", _u64))
+_Promotion = _structure("_Promotion", ("epoch", _u64), ("source_incarnation", _u64))
+_Adoption = _structure("_Adoption", ("adopted", _u32), ("idle", _u32), ("quarantined", _u32), ("sealed_here", _u32),
+                       ("bad_here", _u32))
+_Part = _structure("_Part", ("pool", _u32), ("slot", _u32), ("generation", _u64))
+_Block = _structure("_Block", ("hash", c.c_uint8 * 16), ("parent_hash", c.c_uint8 * 16), ("token_count", _u32),
+                    ("part_count", _u32), ("parts", _Part * 4))
+_Tag = _structure("_Tag", ("name", c.c_char * 64), ("policy", _u32))
+_TagReport = _structure("_TagReport", ("tag", _Tag), ("bytes", _u64), ("park_ns", _u64), ("wake_ns", _u64))
+
+
+class GmsError(Exception):
+    """What libgms refused, in its words."""
+
+    def __init__(self, call: str, status: int, text: str) -> None:
+        super().__init__(f"{call}: {text}")
+        self.status = status
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """What makes KV of one engine readable by another; equal on all ranks and engines."""
+    model: str
+    dtype: str
+    layout: str
+    hash_algorithm: str
+    engine_name: str
+    engine_version: str
+    hash_seed: int
+    block_tokens: int
+    world_size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Membership:
+    world: int
+    incarnation: int
+    epoch: int
+    rank: int
+    world_size: int
+    engine_id: int
+    kv_verify_full: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Adoption:
+    adopted: int
+    idle: int
+    quarantined: int
+    sealed_here: int
+    bad_here: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    hash: bytes
+    parent: bytes
+    token_count: int
+    slot: int
+    generation: int
+
+
+@dataclasses.dataclass(frozen=True)
+class TagReport:
+    name: str
+    policy: int
+    bytes: int
+    park_ns: int
+    wake_ns: int
+
+
+def _load() -> c.CDLL:
+    library = c.CDLL(os.environ.get("LIBGMS", "libgms.so.0"))
+    returns = {"gms_pool_address": _pointer, "gms_pool_bytes": _u64, "gms_pool_mapping_epoch": _u64,
+               "gms_mapping_epoch": _u64, "gms_driver_calls": _u64, "gms_step_begin": _u64, "gms_status_text": _text,
+               "gms_close": None, "gms_step_complete": None, "gms_progress": None, "gms_busy": None,
+               "gms_wake_cancel": None}
+    for name, kind in returns.items():
+        getattr(library, name).restype = kind
+    return library
+
+
+class Pool:
+    """One pool of the group; made by Session.weights and Session.kv."""
+
+    def __init__(self, session: "Session", handle: c.c_void_p, kind: int) -> None:
+        self._session, self._gms, self._handle, self._kind = session, session._gms, handle, kind
+        self.address: int = self._gms.gms_pool_address(handle)
+        self.bytes: int = self._gms.gms_pool_bytes(handle)
+        self.index: int = self._gms.gms_pool_index(handle)
+        self.on_device = bool(self._gms.gms_pool_on_device(handle))
+
+    @property
+    def must_publish(self) -> bool:
+        return bool(self._gms.gms_pool_must_publish(self._handle))
+
+    @property
+    def mapping_epoch(self) -> int:
+        return self._gms.gms_pool_mapping_epoch(self._handle)
+
+    def describe(self, name: str, offset: int, length: int) -> None:
+        """Adds one tensor to the manifest of weights that are to be published."""
+        self._session._call("gms_manifest_add", self._handle, name.encode(), _u64(offset), _u64(length))
+
+    def find(self, name: str) -> tuple[int, int]:
+        """(offset, bytes) of a tensor of published weights."""
+        offset, length = _u64(), _u64()
+        self._session._call("gms_manifest_find", self._handle, name.encode(), c.byref(offset), c.byref(length))
+        return offset.value, length.value
+
+    def publish(self) -> None:
+        self._session._call("gms_publish", self._handle)
+
+    def acquire(self, slot: int) -> Optional[int]:
+        """Leases a slot: its generation, None where it is quarantined or busy."""
+        generation = _u64()
+        status = self._gms.gms_slot_acquire(self._handle, _u32(slot), c.byref(generation))
+        if status in (QUARANTINED, BUSY):
+            return None
+        self._session._check("gms_slot_acquire", status)
+        return generation.value
+
+    def release(self, slot: int, generation: int, token: int = 0) -> None:
+        self._session._check("gms_slot_release", self._gms.gms_slot_release(self._handle, _u32(slot), _u64(generation),
+                                                                            _u64(token)))
+
+    def seal(self, slot: int, generation: int, key: bytes, parent: bytes, token_count: int, token: int) -> None:
+        """The block in `slot` is complete: `token` is the step that wrote it."""
+        block = _Block(hash=(c.c_uint8 * 16)(*key), parent_hash=(c.c_uint8 * 16)(*parent), token_count=token_count,
+                       part_count=1)
+        block.parts[0] = _Part(self.index, slot, generation)
+        self._session._check("gms_block_seal", self._gms.gms_block_seal(self._session._handle, c.byref(block),
+                                                                        _u64(token)))
+
+    def state(self, slot: int) -> int:
+        return self._gms.gms_slot_state(self._handle, _u32(slot), None)
+
+    def sealed(self) -> Iterator[Block]:
+        """Every sealed block whose home is this pool, checked as it is read."""
+        cursor, block = _u32(0), _Block()
+        while self._gms.gms_sealed_next(self._handle, c.byref(cursor), c.byref(block)) == 0:
+            yield Block(bytes(block.hash), bytes(block.parent_hash), block.token_count, block.parts[0].slot,
+                        block.parts[0].generation)
+
+    def memory(self) -> memoryview:
+        """The pool's bytes, for host memory."""
+        if self.on_device:
+            raise GmsError("memory", REFUSED, "this pool is device memory: use tensor")
+        return memoryview((c.c_ubyte * self.bytes).from_address(self.address)).cast("B")
+
+    def tensor(self, offset: int, shape: Sequence[int], dtype, *, mutable: bool = False):
+        """A PyTorch tensor over the pool's bytes; nothing is copied, nothing is owned.
+
+        Published weights are mapped for reading: a kernel that writes there ends its process. What the model changes while
+        it runs (scales, counters) therefore does not belong there: `mutable` is refused for weights.
+        """
+        import torch
+
+        if mutable and self._kind == WEIGHTS:
+            raise GmsError("tensor", REFUSED, "weights are mapped for reading once they are published, so a tensor that "
+                                              "the model changes cannot be there: keep it in memory of the engine's own")
+        count = 1
+        for length in shape:
+            count *= length
+        length = count * torch.empty((), dtype=dtype).element_size()
+        if offset < 0 or offset + length > self.bytes:
+            raise GmsError("tensor", 1, f"{length} bytes at {offset} are not inside the pool's {self.bytes}")
+        if not self.on_device:
+            return torch.frombuffer(self.memory(), dtype=torch.uint8, count=length, offset=offset).view(dtype).view(
+                *shape)
+        raw = type("DeviceBytes", (), {"__cuda_array_interface__": {
+            "shape": (length,), "typestr": "|u1", "data": (self.address + offset, False), "version": 3}})()
+        return torch.as_tensor(raw, device="cuda").view(dtype).view(*shape)
+
+
+class Session:
+    """One engine rank's session. Everything that is not given comes from the environment that gms-exec sets."""
+
+    def __init__(self) -> None:
+        self._gms = _load()
+        self._error = _Error()
+        self._handle = _pointer()
+        self._call("gms_open", None, c.byref(self._handle))
+
+    def _raise(self, call: str, status: int, text: str) -> None:
+        raise GmsError(call, status, text)
+
+    def _check(self, call: str, status: int) -> None:
+        if status != 0:
+            self._raise(call, status, self._gms.gms_status_text(status).decode())
+
+    def _call(self, name: str, *arguments, allowed: Sequence[int] = ()) -> int:
+        status = getattr(self._gms, name)(*arguments, c.byref(self._error))
+        if status != 0 and status not in allowed:
+            self._raise(name, status, self._error.text.decode(errors="replace"))
+        return status
+
+    def tags(self, policies: dict[str, int]) -> None:
+        """Before join: the parts of this engine's memory and what happens to each on park."""
+        tags = (_Tag * len(policies))(*[_Tag(name.encode(), policy) for name, policy in policies.items()])
+        self._call("gms_tags_set", self._handle, tags, _u32(len(policies)))
+
+    def join(self, identity: Identity) -> Membership:
+        words = [value.encode() if isinstance(value, str) else value for value in dataclasses.astuple(identity)]
+        member = _Membership()
+        self._call("gms_join", self._handle, c.byref(_Identity(*words)), c.byref(member))
+        return Membership(member.world, member.incarnation, member.epoch, member.rank, member.world_size,
+                          member.engine_id, bool(member.kv_verify_full))
+
+    def _attach(self, **description) -> Pool:
+        handle = _pointer()
+        while self._call("gms_pool_attach", self._handle, c.byref(_Description(**description)), c.byref(handle),
+                         allowed=(AGAIN,)) != 0:
+            pass
+        return Pool(self, handle, description["kind"])
+
+    def weights(self, name: str, length: int) -> Pool:
+        return self._attach(name=name.encode(), kind=WEIGHTS, bytes=length)
+
+    def kv(self, name: str, slot_count: int, block_bytes: int) -> Pool:
+        return self._attach(name=name.encode(), kind=KV, slot_count=slot_count, block_bytes=block_bytes)
+
+    def park(self) -> None:
+        self._call("gms_park", self._handle)
+
+    def wait_promotion(self, timeout_ms: int = -1) -> Optional[int]:
+        """The epoch to serve under; None: not promoted within the time, or there is no coordinator now."""
+        promotion = _Promotion()
+        status = self._call("gms_wait_promotion", self._handle, c.c_int32(timeout_ms), c.byref(promotion),
+                            allowed=(TIMEOUT, DISCONNECTED))
+        return promotion.epoch if status == 0 else None
+
+    def adopt(self) -> Adoption:
+        adoption = _Adoption()
+        self._call("gms_adopt", self._handle, c.byref(adoption))
+        return Adoption(*[getattr(adoption, field.name) for field in dataclasses.fields(Adoption)])
+
+    def wake(self) -> None:
+        self._call("gms_wake", self._handle)
+
+    def serve(self, endpoint: Optional[str]) -> None:
+        self._call("gms_serve", self._handle, endpoint.encode() if endpoint is not None else None)
+
+    def step_begin(self) -> int:
+        return self._gms.gms_step_begin(self._handle)
+
+    def step_complete(self, token: int) -> None:
+        self._gms.gms_step_complete(self._handle, _u64(token))
+
+    def progress(self) -> None:
+        self._gms.gms_progress(self._handle)
+
+    def busy(self, duration_ms: int) -> None:
+        self._gms.gms_busy(self._handle, _u32(duration_ms))
+
+    def report_sticky_error(self, code: int, text: str) -> None:
+        self._call("gms_report_sticky_error", self._handle, c.c_int32(code), text.encode())
+
+    def tag_reports(self) -> list[TagReport]:
+        reports, report = [], _TagReport()
+        while self._gms.gms_tag_report(self._handle, _u32(len(reports)), c.byref(report)) == 0:
+            reports.append(TagReport(report.tag.name.decode(), report.tag.policy, report.bytes, report.park_ns,
+                                     report.wake_ns))
+        return reports
+
+    @property
+    def event_fd(self) -> int:
+        return self._gms.gms_event_fd(self._handle)
+
+    @property
+    def mapping_epoch(self) -> int:
+        return self._gms.gms_mapping_epoch(self._handle)
+
+    @property
+    def driver_calls(self) -> int:
+        """Calls of the device's driver that libgms has made in this process."""
+        return self._gms.gms_driver_calls()
+
+    def close(self) -> None:
+        self._gms.gms_close(self._handle)
+        self._handle = _pointer()
