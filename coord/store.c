@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
+#include "store_state.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,27 +15,6 @@
 
 #include "base/fd.h"
 
-enum {
-    FORMAT = 2,                  /* PRAGMA user_version */
-    APPLICATION_ID = 0x474d5353, /* "GMSS" */
-    PATH_BYTES = 512,            /* the path with its longest suffix */
-    RECORD_HEADER_BYTES = 8 + 4, /* what the checksum covers before the payload: number, kind */
-    NOTE_BYTES = 2 * PATH_BYTES + 256,
-};
-
-struct gms_store {
-    sqlite3 *db;
-    sqlite3_stmt *insert;
-    uint64_t first, last; /* numbers of the records that are there; last 0: none yet */
-    uint64_t world;       /* that this process stores for */
-    uint64_t found_world; /* that had stored in it before; 0: it is new */
-    bool is_new, adopted; /* adopted: table meta says that world */
-    char boot_id[GMS_BOOT_ID_BYTES];
-    uint64_t keeper;
-    char path[PATH_BYTES];
-    char note[NOTE_BYTES];
-};
-
 /* What meta says of a store. */
 struct owner {
     bool present; /* false: an empty file */
@@ -43,16 +22,10 @@ struct owner {
     uint64_t world;
 };
 
-/* What stands beside the snapshot's bytes. */
-struct cover {
-    uint64_t first; /* oldest record that was kept */
-    uint64_t last;  /* newest record that it covers */
-};
-
 /* ------------------------------------------------------------------------------------------------ helpers ------ */
 
 /* The status that an SQLite result stands for, with what was being done. */
-static gms_status fail_sqlite(const gms_store *store, int rc, const char *what, struct gms_error *ret_error)
+gms_status gms_store_fail(const gms_store *store, int rc, const char *what, struct gms_error *ret_error)
 {
     int primary = rc & 0xff, error = store->db ? sqlite3_system_errno(store->db) : 0;
     const char *text = store->db ? sqlite3_errmsg(store->db) : sqlite3_errstr(rc);
@@ -70,27 +43,10 @@ static gms_status fail_sqlite(const gms_store *store, int rc, const char *what, 
                     error ? strerror(error) : "");
 }
 
-static gms_status run(gms_store *store, const char *sql, const char *what, struct gms_error *ret_error)
+gms_status gms_store_run(gms_store *store, const char *sql, const char *what, struct gms_error *ret_error)
 {
     int rc = sqlite3_exec(store->db, sql, NULL, NULL, NULL);
-    return rc == SQLITE_OK ? GMS_OK : fail_sqlite(store, rc, what, ret_error);
-}
-
-static void put_le(uint8_t *place, uint64_t value, unsigned bytes)
-{
-    for (unsigned i = 0; i < bytes; i++)
-        place[i] = (uint8_t)(value >> (8 * i));
-}
-
-/* XXH3-64 over number (8 bytes LE), kind (4 bytes LE), payload. `bytes` <= GMS_STORE_RECORD_BYTES. */
-static uint64_t record_checksum(uint64_t number, uint32_t kind, const void *payload, uint32_t bytes)
-{
-    uint8_t whole[RECORD_HEADER_BYTES + GMS_STORE_RECORD_BYTES];
-    put_le(whole, number, 8);
-    put_le(whole + 8, kind, 4);
-    if (bytes)
-        memcpy(whole + RECORD_HEADER_BYTES, payload, bytes);
-    return XXH3_64bits(whole, RECORD_HEADER_BYTES + bytes);
+    return rc == SQLITE_OK ? GMS_OK : gms_store_fail(store, rc, what, ret_error);
 }
 
 /* XXH3-64 over boot id and world: a flipped bit must not turn state into that of another boot. */
@@ -98,16 +54,8 @@ static uint64_t meta_checksum(const char *boot_id, uint64_t world)
 {
     uint8_t whole[GMS_BOOT_ID_BYTES + 8];
     memcpy(whole, boot_id, GMS_BOOT_ID_BYTES);
-    put_le(whole + GMS_BOOT_ID_BYTES, world, 8);
+    gms_store_put_le(whole + GMS_BOOT_ID_BYTES, world, 8);
     return XXH3_64bits(whole, sizeof(whole));
-}
-
-static uint64_t snapshot_checksum(const struct cover *cover, const void *payload, size_t bytes)
-{
-    uint8_t place[16];
-    put_le(place, cover->first, 8);
-    put_le(place + 8, cover->last, 8);
-    return XXH3_64bits_withSeed(payload, bytes, XXH3_64bits(place, sizeof(place)));
 }
 
 gms_status gms_store_boot_id(char ret_boot_id[GMS_BOOT_ID_BYTES], struct gms_error *ret_error)
@@ -162,8 +110,8 @@ static gms_status open_database(gms_store *store, struct gms_error *ret_error)
         return status;
     rc = sqlite3_open_v2(store->path, &store->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_EXRESCODE, NULL);
     if (rc != SQLITE_OK)
-        return fail_sqlite(store, rc, "open", ret_error);
-    return run(store, setup, "open", ret_error);
+        return gms_store_fail(store, rc, "open", ret_error);
+    return gms_store_run(store, setup, "open", ret_error);
 }
 
 static gms_status make_schema(gms_store *store, const struct gms_store_options *options, const char *boot_id,
@@ -182,7 +130,7 @@ static gms_status make_schema(gms_store *store, const struct gms_store_options *
              "PRAGMA application_id=%d; PRAGMA user_version=%d; COMMIT;",
              boot_id, (int64_t)options->world, (int64_t)options->keeper,
              (int64_t)meta_checksum(boot_id, options->world), APPLICATION_ID, FORMAT);
-    return run(store, sql, "make the tables", ret_error);
+    return gms_store_run(store, sql, "make the tables", ret_error);
 }
 
 static gms_status read_integer(gms_store *store, const char *sql, int64_t *ret_value, struct gms_error *ret_error)
@@ -193,7 +141,7 @@ static gms_status read_integer(gms_store *store, const char *sql, int64_t *ret_v
         rc = sqlite3_step(statement);
     if (rc == SQLITE_ROW)
         *ret_value = sqlite3_column_int64(statement, 0);
-    gms_status status = rc == SQLITE_ROW ? GMS_OK : fail_sqlite(store, rc, "read", ret_error);
+    gms_status status = rc == SQLITE_ROW ? GMS_OK : gms_store_fail(store, rc, "read", ret_error);
     sqlite3_finalize(statement);
     return status;
 }
@@ -236,7 +184,7 @@ static gms_status read_owner(gms_store *store, struct owner *ret_owner, struct g
         status = gms_fail(ret_error, GMS_E_CORRUPT,
                           "store %s: table meta is damaged; start with --fresh to set it aside as .old", store->path);
     } else {
-        status = fail_sqlite(store, rc, "read table meta", ret_error);
+        status = gms_store_fail(store, rc, "read table meta", ret_error);
     }
     sqlite3_finalize(statement);
     return status;
@@ -267,125 +215,6 @@ static gms_status move_aside(gms_store *store, const char *why, struct gms_error
         status = move_one(store, "-shm", ret_error);
     if (status == GMS_OK)
         snprintf(store->note, sizeof(store->note), "%s: %s; moved to %s.old", store->path, why, store->path);
-    return status;
-}
-
-/* One row of `records`, checked. */
-static gms_status check_row(const gms_store *store, sqlite3_stmt *row, uint64_t expected, struct gms_error *ret_error)
-{
-    uint64_t number = (uint64_t)sqlite3_column_int64(row, 0);
-    const void *payload = sqlite3_column_blob(row, 2);
-    int bytes = sqlite3_column_bytes(row, 2);
-    int64_t kind = sqlite3_column_int64(row, 1);
-
-    if (number != expected)
-        return gms_fail(ret_error, GMS_E_CORRUPT,
-                        "store %s: record %" PRIu64 " is missing (the next is %" PRIu64
-                        "); start with --fresh to set the store aside as .old",
-                        store->path, expected, number);
-    if (sqlite3_column_type(row, 1) != SQLITE_INTEGER || kind < 0 || kind > UINT32_MAX ||
-        sqlite3_column_type(row, 2) != SQLITE_BLOB || bytes > GMS_STORE_RECORD_BYTES ||
-        sqlite3_column_type(row, 3) != SQLITE_INTEGER ||
-        (uint64_t)sqlite3_column_int64(row, 3) != record_checksum(number, (uint32_t)kind, payload, (uint32_t)bytes))
-        return gms_fail(ret_error, GMS_E_CORRUPT,
-                        "store %s: record %" PRIu64
-                        " is damaged (its checksum is wrong); start with --fresh to set the store aside as .old",
-                        store->path, number);
-    return GMS_OK;
-}
-
-static gms_status walk_records(gms_store *store, gms_store_visit visit, void *context, uint64_t *ret_last,
-                               struct gms_error *ret_error)
-{
-    sqlite3_stmt *row = NULL;
-    uint64_t last = store->first - 1;
-    gms_status status = GMS_OK;
-    int rc = sqlite3_prepare_v2(store->db, "SELECT number, kind, payload, checksum FROM records ORDER BY number", -1,
-                                &row, NULL);
-
-    while (rc == SQLITE_OK || rc == SQLITE_ROW) {
-        rc = sqlite3_step(row);
-        if (rc != SQLITE_ROW)
-            break;
-        status = check_row(store, row, last + 1, ret_error);
-        if (status == GMS_OK && visit)
-            status = visit(context, last + 1, (uint32_t)sqlite3_column_int64(row, 1), sqlite3_column_blob(row, 2),
-                           (uint32_t)sqlite3_column_bytes(row, 2));
-        if (status != GMS_OK)
-            break;
-        last++;
-    }
-    if (status == GMS_OK && rc != SQLITE_DONE) {
-        char what[64];
-        snprintf(what, sizeof(what), "read record %" PRIu64, last + 1);
-        status = fail_sqlite(store, rc, what, ret_error);
-    }
-    sqlite3_finalize(row);
-    if (status == GMS_OK)
-        *ret_last = last;
-    return status;
-}
-
-static gms_status bad_snapshot(const gms_store *store, const char *what, struct gms_error *ret_error)
-{
-    return gms_fail(ret_error, GMS_E_CORRUPT,
-                    "store %s: the snapshot %s; start with --fresh to set the store aside as .old", store->path, what);
-}
-
-/* Reads and checks the snapshot's row. *ret_payload (NULL: not wanted) is a copy, the caller's. No row: all zero. */
-static gms_status read_snapshot(gms_store *store, struct cover *ret_cover, void **ret_payload, uint32_t *ret_bytes,
-                                struct gms_error *ret_error)
-{
-    sqlite3_stmt *row = NULL;
-    struct cover cover = {0};
-    void *copy = NULL;
-    int bytes = 0;
-    gms_status status = GMS_OK;
-    int rc = sqlite3_prepare_v2(store->db, "SELECT first, last, payload, checksum FROM snapshot", -1, &row, NULL);
-
-    if (rc == SQLITE_OK)
-        rc = sqlite3_step(row);
-    if (rc == SQLITE_ROW) {
-        const void *payload = sqlite3_column_blob(row, 2);
-        bytes = sqlite3_column_bytes(row, 2);
-        cover.first = (uint64_t)sqlite3_column_int64(row, 0);
-        cover.last = (uint64_t)sqlite3_column_int64(row, 1);
-        if (sqlite3_column_type(row, 2) != SQLITE_BLOB || bytes <= 0 || bytes > GMS_STORE_SNAPSHOT_BYTES ||
-            cover.first == 0 || cover.last < cover.first || sqlite3_column_type(row, 3) != SQLITE_INTEGER ||
-            (uint64_t)sqlite3_column_int64(row, 3) != snapshot_checksum(&cover, payload, (size_t)bytes))
-            status = bad_snapshot(store, "is damaged (its checksum is wrong)", ret_error);
-        if (status == GMS_OK && ret_payload) {
-            copy = malloc((size_t)bytes);
-            if (!copy)
-                status = gms_fail(ret_error, GMS_E_NO_MEMORY, "store %s: no memory for a snapshot of %d bytes",
-                                  store->path, bytes);
-            else
-                memcpy(copy, payload, (size_t)bytes);
-        }
-    } else if (rc != SQLITE_DONE) {
-        status = fail_sqlite(store, rc, "read the snapshot", ret_error);
-    }
-    sqlite3_finalize(row);
-    if (status != GMS_OK)
-        return status;
-    *ret_cover = cover;
-    if (ret_payload) {
-        *ret_payload = copy;
-        *ret_bytes = (uint32_t)bytes;
-    }
-    return GMS_OK;
-}
-
-static gms_status check_contents(gms_store *store, struct gms_error *ret_error)
-{
-    struct cover cover;
-    gms_status status = read_snapshot(store, &cover, NULL, NULL, ret_error);
-    if (status != GMS_OK)
-        return status;
-    store->first = cover.first ? cover.first : 1;
-    status = walk_records(store, NULL, NULL, &store->last, ret_error);
-    if (status == GMS_OK && store->last < cover.last)
-        status = bad_snapshot(store, "covers records that are missing", ret_error);
     return status;
 }
 
@@ -425,7 +254,7 @@ static gms_status judge(gms_store *store, const struct gms_store_options *option
                         " in world %" PRIu64 " of this one. End every engine, then start with --fresh",
                         store->path, options->mirror_round, options->mirror_world);
     }
-    status = check_contents(store, ret_error);
+    status = gms_store_check_contents(store, ret_error);
     if (status != GMS_OK)
         return status;
     if (ret_owner->world > options->world)
@@ -469,7 +298,7 @@ static gms_status prepare(gms_store *store, const struct gms_store_options *opti
         int rc = sqlite3_prepare_v3(store->db, "INSERT INTO records VALUES(?1, ?2, ?3, ?4)", -1,
                                     SQLITE_PREPARE_PERSISTENT, &store->insert, NULL);
         if (rc != SQLITE_OK)
-            status = fail_sqlite(store, rc, "prepare", ret_error);
+            status = gms_store_fail(store, rc, "prepare", ret_error);
     }
     return status;
 }
@@ -541,63 +370,12 @@ const char *gms_store_note(const gms_store *store)
     return store->note;
 }
 
-static gms_status insert_record(gms_store *store, uint64_t number, const struct gms_store_record *record,
-                                struct gms_error *ret_error)
-{
-    gms_status status = GMS_OK;
-    int rc;
-
-    sqlite3_bind_int64(store->insert, 1, (int64_t)number);
-    sqlite3_bind_int64(store->insert, 2, record->kind);
-    sqlite3_bind_blob(store->insert, 3, record->bytes ? record->payload : "", (int)record->bytes, SQLITE_STATIC);
-    sqlite3_bind_int64(store->insert, 4,
-                       (int64_t)record_checksum(number, record->kind, record->payload, record->bytes));
-    rc = sqlite3_step(store->insert);
-    if (rc != SQLITE_DONE)
-        status = fail_sqlite(store, rc, "append", ret_error);
-    sqlite3_reset(store->insert);
-    sqlite3_clear_bindings(store->insert);
-    return status;
-}
-
-/* Puts the snapshot in place and lets go of records that it covers, a bunch at a time. */
-static gms_status replace_snapshot(gms_store *store, const void *snapshot, uint32_t bytes, uint64_t last,
-                                   uint64_t *ret_first, struct gms_error *ret_error)
-{
-    static const char sql[] = "INSERT OR REPLACE INTO snapshot VALUES(1, ?1, ?2, ?3, ?4)";
-    struct cover cover = {.first = store->first, .last = last};
-    sqlite3_stmt *statement = NULL;
-    gms_status status = GMS_OK;
-    char remove[96];
-
-    if (last - cover.first >= 2 * GMS_STORE_KEPT) {
-        cover.first = last - GMS_STORE_KEPT + 1;
-        snprintf(remove, sizeof(remove), "DELETE FROM records WHERE number < %" PRId64, (int64_t)cover.first);
-        status = run(store, remove, "drop old records", ret_error);
-        if (status != GMS_OK)
-            return status;
-    }
-    int rc = sqlite3_prepare_v2(store->db, sql, -1, &statement, NULL);
-    if (rc == SQLITE_OK) {
-        sqlite3_bind_int64(statement, 1, (int64_t)cover.first);
-        sqlite3_bind_int64(statement, 2, (int64_t)cover.last);
-        sqlite3_bind_blob(statement, 3, snapshot, (int)bytes, SQLITE_STATIC);
-        sqlite3_bind_int64(statement, 4, (int64_t)snapshot_checksum(&cover, snapshot, bytes));
-        rc = sqlite3_step(statement);
-    }
-    if (rc != SQLITE_DONE)
-        status = fail_sqlite(store, rc, "store the snapshot", ret_error);
-    sqlite3_finalize(statement);
-    *ret_first = cover.first;
-    return status;
-}
-
 static gms_status adopt(gms_store *store, struct gms_error *ret_error)
 {
     char sql[192];
     snprintf(sql, sizeof(sql), "UPDATE meta SET world=%" PRId64 ", keeper=%" PRId64 ", checksum=%" PRId64,
              (int64_t)store->world, (int64_t)store->keeper, (int64_t)meta_checksum(store->boot_id, store->world));
-    return run(store, sql, "take over", ret_error);
+    return gms_store_run(store, sql, "take over", ret_error);
 }
 
 gms_status gms_store_commit(gms_store *store, const struct gms_store_record *records, uint32_t count,
@@ -616,17 +394,17 @@ gms_status gms_store_commit(gms_store *store, const struct gms_store_record *rec
         if (records[i].bytes > GMS_STORE_RECORD_BYTES)
             return gms_fail(ret_error, GMS_E_INVALID, "store %s: record of %u bytes, limit %d", store->path,
                             records[i].bytes, GMS_STORE_RECORD_BYTES);
-    gms_status status = run(store, "BEGIN IMMEDIATE", "append", ret_error);
+    gms_status status = gms_store_run(store, "BEGIN IMMEDIATE", "append", ret_error);
     if (status == GMS_OK && !store->adopted)
         status = adopt(store, ret_error);
     if (status == GMS_OK && count == 0)
-        status = insert_record(store, ++last, &mark, ret_error);
+        status = gms_store_insert_record(store, ++last, &mark, ret_error);
     for (uint32_t i = 0; i < count && status == GMS_OK; i++)
-        status = insert_record(store, ++last, &records[i], ret_error);
+        status = gms_store_insert_record(store, ++last, &records[i], ret_error);
     if (status == GMS_OK && snapshot)
-        status = replace_snapshot(store, snapshot, snapshot_bytes, last, &first, ret_error);
+        status = gms_store_replace_snapshot(store, snapshot, snapshot_bytes, last, &first, ret_error);
     if (status == GMS_OK)
-        status = run(store, "COMMIT", "append", ret_error);
+        status = gms_store_run(store, "COMMIT", "append", ret_error);
     if (status != GMS_OK) {
         if (!sqlite3_get_autocommit(store->db))
             sqlite3_exec(store->db, "ROLLBACK", NULL, NULL, NULL);
@@ -649,7 +427,7 @@ gms_status gms_store_append(gms_store *store, uint32_t kind, const void *payload
 gms_status gms_store_snapshot(gms_store *store, void **ret_snapshot, uint32_t *ret_bytes, struct gms_error *ret_error)
 {
     struct cover cover;
-    return read_snapshot(store, &cover, ret_snapshot, ret_bytes, ret_error);
+    return gms_store_read_snapshot(store, &cover, ret_snapshot, ret_bytes, ret_error);
 }
 
 bool gms_store_is_new(const gms_store *store)
@@ -670,5 +448,5 @@ uint64_t gms_store_last(const gms_store *store)
 gms_status gms_store_each(gms_store *store, gms_store_visit visit, void *context, struct gms_error *ret_error)
 {
     uint64_t last = 0;
-    return walk_records(store, visit, context, &last, ret_error);
+    return gms_store_walk(store, visit, context, &last, ret_error);
 }
