@@ -19,6 +19,7 @@
 #include "gms-relay/openai.h"
 
 enum {
+    CONNECT_S = 2, /* a host that does not answer at all */
     READ_AHEAD_BYTES = 256 * 1024,
     EVENT_BYTES = 1024 * 1024, /* longest event of an OpenAI stream */
     WHOLE_BYTES = 16 * 1024 * 1024,
@@ -473,6 +474,7 @@ static void on_event(struct bufferevent *bev, short what, void *context)
         return;
     if ((what & BEV_EVENT_CONNECTED) != 0) {
         int yes = 1;
+        bufferevent_set_timeouts(bev, NULL, NULL); /* from here on silence is the request's business */
         if (upstream->address.any.sa_family != AF_UNIX)
             setsockopt(bufferevent_getfd(bev), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
         if (upstream->address.openai)
@@ -484,7 +486,9 @@ static void on_event(struct bufferevent *bev, short what, void *context)
         body_ended(upstream); /* until the end of the connection */
         return;
     }
-    lost(upstream, (what & BEV_EVENT_EOF) != 0 ? "the connection to the engine ended" : strerror(errno));
+    lost(upstream, (what & BEV_EVENT_EOF) != 0       ? "the connection to the engine ended"
+                   : (what & BEV_EVENT_TIMEOUT) != 0 ? "the engine's host does not answer"
+                                                     : strerror(errno));
 }
 
 static void release(struct relay_upstream *upstream)
@@ -564,6 +568,8 @@ struct relay_upstream *relay_upstream_begin(struct event_base *base, const struc
     }
     bufferevent_setcb(upstream->bev, on_readable, NULL, on_event, upstream);
     bufferevent_setwatermark(upstream->bev, EV_READ, 0, READ_AHEAD_BYTES);
+    const struct timeval patience = {.tv_sec = CONNECT_S};
+    bufferevent_set_timeouts(upstream->bev, NULL, &patience);
     bufferevent_enable(upstream->bev, EV_READ | EV_WRITE);
     if (bufferevent_socket_connect(upstream->bev, &upstream->address.any, (int)upstream->address.bytes) != 0) {
         release(upstream);

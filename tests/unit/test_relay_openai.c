@@ -2,6 +2,9 @@
  * gms-relay before engines with an OpenAI server, played by the test as vLLM and SGLang speak. */
 #include "relay_bench.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 static const char sse_head[] = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
                                "Transfer-Encoding: chunked\r\n\r\n";
 
@@ -246,6 +249,34 @@ static void errors_of_engines(void **state)
     finish(bench, &engines);
 }
 
+/* A host that does not even refuse: no crash, and no waiting for ever. */
+static void a_host_that_does_not_answer(void **state)
+{
+    struct relay_bench *bench = *state;
+    struct sockaddr_in address;
+    socklen_t bytes = sizeof address;
+    char endpoint[160];
+    int full[8], deaf = engine_listen(bench, NULL, endpoint);
+    assert_int_equal(listen(deaf, 0), 0);
+    assert_int_equal(getsockname(deaf, (struct sockaddr *)&address, &bytes), 0);
+    for (size_t i = 0; i < sizeof full / sizeof full[0]; i++) { /* its queue is full: further ones hang */
+        full[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        (void)connect(full[i], (struct sockaddr *)&address, bytes);
+    }
+    bench_start(bench, (const char *const[]){"--wait", "500ms", NULL});
+    bench_serves(bench, 0, 1, 1, endpoint);
+    bench_await_metric(bench, "gms_relay_serving_engine", 0);
+    struct peer client = client_post(bench, "/v1/completions", "{\"prompt\":\"hi\"}");
+    peer_until(&client, "HTTP/1.1 503");
+    peer_until(&client, "Retry-After");
+    assert_int_equal(bench_metric(bench, "gms_relay_crashes_total"), 0);
+    peer_close(&client);
+    for (size_t i = 0; i < sizeof full / sizeof full[0]; i++)
+        gms_fd_close(&full[i]);
+    gms_fd_close(&deaf);
+    assert_int_equal(bench_stop(bench), 0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, bench_setup, bench_teardown)
@@ -255,6 +286,7 @@ int main(void)
         TEST(without_token_ids_a_visible_answer_cannot_go_on),
         TEST(more_than_text_is_passed_on_as_it_is),
         TEST(errors_of_engines),
+        TEST(a_host_that_does_not_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
