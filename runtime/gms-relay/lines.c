@@ -60,7 +60,7 @@ static bool take(const json_t *object, const char *name, uint64_t most, uint64_t
 
 static bool take_small(const json_t *object, const char *name, uint32_t *ret_value, char *ret_why)
 {
-    uint64_t value;
+    uint64_t value = 0;
     if (!take(object, name, UINT32_MAX, &value, ret_why))
         return false;
     *ret_value = (uint32_t)value;
@@ -77,7 +77,7 @@ static void copy(const json_t *object, const char *name, char *to, size_t capaci
 
 static bool read_hello(const json_t *object, struct relay_line *line, char *ret_why)
 {
-    uint64_t pid;
+    uint64_t pid = 0;
     line->kind = RELAY_LINE_HELLO;
     if (!take_small(object, "engine", &line->engine, ret_why) ||
         !take(object, "incarnation", INT64_MAX, &line->incarnation, ret_why) ||
