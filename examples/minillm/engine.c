@@ -6,10 +6,15 @@
 #include "loop.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+
+enum { LOCK_LOOK_MS = 100 };
 
 /* Private memory instead of pools. */
 static int begin_private(struct engine *e)
@@ -18,6 +23,7 @@ static int begin_private(struct engine *e)
     const struct kv_geometry geometry = model_kv_geometry(m);
     const char *id = getenv("ENGINE_ID");
     e->engine_id = id == NULL ? 0 : (uint32_t)strtoul(id, NULL, 10);
+    e->incarnation = e->options.incarnation;
     e->weights = malloc(model_shard_bytes(m));
     if (e->weights == NULL || kv_private_open(&e->kv, &geometry, e->options.slots) != 0) {
         note(NOTE_ERROR, "out of memory for weights of %zu bytes and %" PRIu32 " slots of %zu bytes; lower --slots",
@@ -70,6 +76,29 @@ static int open_server(struct engine *e)
     return EXIT_RUN_FAILED;
 }
 
+/* The plain standby: loaded and warm, rank 0 looks at the lock now and then, the others sleep until it has it. The lock
+ * ends with the process. */
+static int wait_for_lock(struct engine *e)
+{
+    if (ranks_rank(e->ranks) != 0) {
+        event_log("parked");
+        ranks_sleep(e->ranks, -1);
+        return 0;
+    }
+    int fd = open(e->options.serve_lock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        note(NOTE_ERROR, "--serve-lock %s: %s", e->options.serve_lock, strerror(errno));
+        return EXIT_RUN_FAILED;
+    }
+    event_log("parked");
+    struct pollfd asked = {.fd = e->options.signal_fd, .events = POLLIN};
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0)
+        if (poll(&asked, 1, LOCK_LOOK_MS) > 0)
+            return EXIT_ASKED_TO_END;
+    ranks_ring(e->ranks);
+    return 0;
+}
+
 static int start_serving(struct engine *e)
 {
     char text[256];
@@ -101,6 +130,8 @@ static int run(struct engine *e)
         e->prefix = prefix_open(e->options.slots);
         code = e->prefix == NULL ? EXIT_RUN_FAILED : 0;
     }
+    if (code == 0 && e->options.no_gms && e->options.serve_lock != NULL)
+        code = wait_for_lock(e);
     if (code == 0)
         code = start_serving(e);
     if (code == 0)

@@ -24,6 +24,7 @@ enum {
 };
 
 enum { POISON_NOWHERE = -1, POISON_EVERY_RANK = -2 };
+#define POISON_EVERY_SLOT UINT32_MAX
 
 struct engine_options {
     struct model_config model; /* rank and world_size are filled by engine_run */
@@ -37,7 +38,9 @@ struct engine_options {
     const char *listen;
     const char *log_dir; /* NULL: no event log */
     bool no_gms;
-    int signal_fd; /* readable when SIGUSR1 asks for a clean end */
+    uint64_t incarnation;   /* with no_gms: what it calls itself */
+    const char *serve_lock; /* with no_gms: serves once it holds this file's lock; NULL: at once */
+    int signal_fd;          /* readable when SIGUSR1 asks for a clean end */
 };
 
 /* What both kinds of memory hand to the serving loop. */

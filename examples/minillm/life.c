@@ -214,9 +214,12 @@ static void poison(struct engine *e)
     if (o->poison_rank == POISON_NOWHERE ||
         (o->poison_rank != POISON_EVERY_RANK && (uint32_t)o->poison_rank != o->model.rank))
         return;
-    float *page = kv_plane(e->kv.base, &e->kv.geometry, o->poison_slot, 0);
-    adopt_poison_page(page, kv_block_bytes(&e->kv.geometry) / sizeof *page);
-    note(NOTE_WARNING, "slot %" PRIu32 " was overwritten on request (--poison)", o->poison_slot);
+    bool every = o->poison_slot == POISON_EVERY_SLOT;
+    for (uint32_t slot = every ? 0 : o->poison_slot; slot < (every ? o->slots : o->poison_slot + 1); slot++) {
+        float *page = kv_plane(e->kv.base, &e->kv.geometry, slot, 0);
+        adopt_poison_page(page, kv_block_bytes(&e->kv.geometry) / sizeof *page);
+    }
+    note(NOTE_WARNING, "%s overwritten on request (--poison)", every ? "every slot was" : "a slot was");
 }
 
 /* For drills: --die-after. */

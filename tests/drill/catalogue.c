@@ -273,6 +273,15 @@ gms_status drill_catalogue_choose(const char *words, uint64_t *ret_rows, struct 
     return GMS_OK;
 }
 
+const char *drill_outcome_sabotage(enum drill_outcome outcome)
+{
+    static const char *const sabotages[DRILL_OUTCOME_COUNT] = {
+        [DRILL_OUTCOME_TAKEOVER] = "the successor overwrites every block of one rank before it adopts",
+        [DRILL_OUTCOME_UNNOTICED] = "nobody repairs: gms-up gets SIGKILL first, a full disk stays full",
+    };
+    return outcome < DRILL_OUTCOME_COUNT ? sabotages[outcome] : "?";
+}
+
 const char *drill_outcome_name(enum drill_outcome outcome)
 {
     return outcome < DRILL_OUTCOME_COUNT ? outcome_names[outcome] : "?";
@@ -310,6 +319,9 @@ void drill_catalogue_print(FILE *stream)
                 drill_outcome_name(fault->outcome), fault->shadows, fault->shadows == 1 ? "" : "s", needs);
     }
     fprintf(stream, "\nEvery row checks: %s.\n", drill_catalogue_checks);
+    for (int outcome = 0; outcome < DRILL_OUTCOME_COUNT; outcome++)
+        fprintf(stream, "With --sabotage each, rows of \"%s\": %s.\n", outcome_names[outcome],
+                drill_outcome_sabotage((enum drill_outcome)outcome));
 }
 
 char *drill_catalogue_json(void)

@@ -15,4 +15,11 @@ if(Python3_FOUND)
            ${page}.json ${page}.png)
   set_tests_properties(drill_report_page PROPERTIES LABELS drill TIMEOUT 300 SKIP_RETURN_CODE 77
                        FIXTURES_REQUIRED drill_page)
+  # Every row can fail: its sabotage breaks what it is about, and it must say so.
+  add_test(NAME drill_sabotage_each COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/sabotage_check.py
+           $<TARGET_FILE:gms-failover-test> --streams 4 --max-tokens 48 ${slow} --slots 4096)
+  set_tests_properties(drill_sabotage_each PROPERTIES LABELS drill TIMEOUT 600 RUN_SERIAL TRUE
+                       ENVIRONMENT "${GMS_TEST_ENVIRONMENT}")
 endif()
+# The same fault with and without.
+drill_run(compare 0 --compare --repeat 1 --streams 6 --max-tokens 64 ${slow})

@@ -88,6 +88,8 @@ const struct drill_fault *drill_catalogue_find(const char *name);
 gms_status drill_catalogue_choose(const char *words, uint64_t *ret_rows, struct gms_error *ret_error);
 
 const char *drill_need_name(enum drill_need need);
+/* What --sabotage each does to rows of that outcome. */
+const char *drill_outcome_sabotage(enum drill_outcome outcome);
 const char *drill_outcome_name(enum drill_outcome outcome);
 /* Everything, for people; and for programs (README.md), owned by the caller, NULL: no memory. */
 void drill_catalogue_print(FILE *stream);

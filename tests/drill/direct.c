@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "plain.h"
 #include "requests.h"
 #include "round.h"
 #include "scene.h"
@@ -98,8 +99,9 @@ static bool run_row(struct director *director, const struct drill_fault *fault)
         snprintf(round->reason, sizeof round->reason, "the deployment was not ready: %.440s", error.text);
         free(result);
     } else {
-        drill_round_run(director->scene, fault, &director->requests, &director->control, round->seed, result);
-        if (result->failure_count > 0)
+        bool usable;
+        drill_round_run(director->scene, fault, &director->requests, &director->control, round->seed, result, &usable);
+        if (!usable)
             drill_scene_drop(director->scene, true);
         result->plan = director->plan;
         drill_campaign_take(campaign, round, result);
@@ -117,6 +119,95 @@ static void run_rows(struct director *director)
         for (size_t i = 0; i < rows; i++)
             if ((plan->rows >> i & 1) != 0 && !run_row(director, drill_catalogue_at(i)))
                 return;
+}
+
+/* --------------------------------------------------------------------------------------------- comparison ----- */
+
+static struct drill_side *next_side(struct drill_campaign *campaign, const char *name, const char *what)
+{
+    struct drill_side *side = &campaign->sides[campaign->side_count++];
+    *side = (struct drill_side){.name = name, .what = what};
+    return side;
+}
+
+static void tell_side(const struct director *director, struct drill_side *side)
+{
+    struct drill_spread gap = drill_spread_of(&side->gaps);
+    say(director, "%-26s %u failovers, median gap of a stream %.0f ms  %s", side->name, side->failovers,
+        (double)gap.median / 1e6, side->failure);
+}
+
+/* Ours: rounds as in the catalogue, their evidence judged as there. */
+static void compare_ours(struct director *director, struct drill_side *side, struct drill_result *result)
+{
+    const struct drill_fault *fault = drill_catalogue_find("sigkill-rank");
+    struct gms_error error;
+    for (uint32_t i = 0; i < director->plan->repeat && side->failure[0] == '\0' && !drill_interrupted(); i++) {
+        if (drill_scene_ready(director->scene, fault, 0, &error) != GMS_OK) {
+            snprintf(side->failure, sizeof side->failure, "%.500s", error.text);
+            return;
+        }
+        bool usable;
+        drill_round_run(director->scene, fault, &director->requests, &director->control, draw(director) & SEED_MASK,
+                        result, &usable);
+        if (!usable)
+            drill_scene_drop(director->scene, true);
+        if (result->failure_count > 0)
+            snprintf(side->failure, sizeof side->failure, "%s", result->failures[0]);
+        if (result->failovers[0].first_token_ns >= 0)
+            drill_numbers_add(&side->first_tokens, result->failovers[0].first_token_ns);
+        if (result->failovers[0].probe_done_ns >= 0)
+            drill_numbers_add(&side->new_requests, result->failovers[0].probe_done_ns);
+        for (size_t s = 0; s < result->stream_count; s++) {
+            const struct drill_stream_result *stream = &result->streams[s];
+            side->streams++;
+            side->equal += stream->done && stream->equal;
+            if (stream->failover_gap_ns >= 0)
+                drill_numbers_add(&side->gaps, stream->failover_gap_ns);
+            if (stream->resumes == 0)
+                continue;
+            side->prompt_tokens += stream->prompt_tokens;
+            side->cached_tokens += stream->cached_tokens;
+            side->computed_tokens += stream->computed_tokens;
+        }
+        side->failovers++;
+    }
+}
+
+static void compare(struct director *director)
+{
+    static const struct {
+        enum drill_plain kind;
+        const char *name, *what, *dir;
+    } others[] = {
+        {DRILL_PLAIN_LOCK, "file-lock standby",
+         "a loaded standby looks at a file lock every 100 ms; it has nobody's cache, clients try one address every 10 "
+         "ms",
+         "lock"},
+        {DRILL_PLAIN_COLD, "cold restart",
+         "the engine is started again as soon as its launcher has ended; clients try one address every 10 ms", "cold"},
+    };
+    struct drill_campaign *campaign = director->campaign;
+    struct drill_result *result = calloc(1, sizeof *result);
+    struct drill_side *side = next_side(campaign, "gms-failover", "a parked engine takes over with what was finished");
+    if (result != NULL)
+        compare_ours(director, side, result);
+    free(result);
+    tell_side(director, side);
+    drill_scene_drop(director->scene, false);
+    for (size_t i = 0; i < sizeof others / sizeof others[0] && !drill_interrupted(); i++) {
+        char dir[DRILL_PATH_BYTES];
+        snprintf(dir, sizeof dir, "%.480s/%s", director->scratch.work_dir, others[i].dir);
+        side = next_side(campaign, others[i].name, others[i].what);
+        drill_plain_run(others[i].kind, &director->requests, &director->control, dir, draw(director), side);
+        tell_side(director, side);
+    }
+    /* The one thing that must differ only in time. */
+    for (size_t i = 0; i < campaign->side_count; i++)
+        if (!campaign->inexact && campaign->sides[i].failure[0] == '\0' &&
+            campaign->sides[i].equal < campaign->sides[i].streams)
+            snprintf(campaign->sides[i].failure, sizeof campaign->sides[i].failure,
+                     "%zu streams differ from the control", campaign->sides[i].streams - campaign->sides[i].equal);
 }
 
 static void run_all(struct director *director)
@@ -143,6 +234,8 @@ static void run_all(struct director *director)
         campaign->inexact ? campaign->divergence : "equal, token by token");
     drill_scene_init(plan, &director->scratch, director->scene);
     run_rows(director);
+    if (plan->compare && !drill_interrupted())
+        compare(director);
     drill_scene_drop(director->scene, true);
 }
 

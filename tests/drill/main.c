@@ -112,7 +112,7 @@ int main(int argc, char **argv)
     fputc('\n', stdout);
     struct drill_campaign campaign = {.plan = &plan};
     drill_environment_read(argc, argv, &campaign.environment);
-    if (plan.rows == 0) {
+    if (plan.rows == 0 && !plan.compare) {
         run_one(&plan, &campaign);
     } else {
         drill_direct(&plan, stdout, &campaign);

@@ -38,6 +38,7 @@ enum option_key {
     KEY_SABOTAGE,
     KEY_CATALOGUE,
     KEY_LIST,
+    KEY_COMPARE,
     KEY_RATE,
     KEY_SABOTAGE_PAGES,
     KEY_SABOTAGE_RANK,
@@ -74,6 +75,11 @@ static const struct argp_option options[] = {
     {"catalogue", KEY_CATALOGUE, "NAME,...|short|all", 0,
      "Carry out these faults, each under load, in deployments that they share; --repeat is for all of them", 0},
     {"list", KEY_LIST, NULL, 0, "Show the catalogue and stop; with --json FILE also there (- for here only)", 0},
+    {"compare", KEY_COMPARE, NULL, 0,
+     "Kill a rank --repeat times with gms-failover, with a standby that looks at a file lock every 100 ms, and with a "
+     "cold "
+     "restart, and put them side by side; alone, or after --catalogue",
+     0},
     {"rate", KEY_RATE, "N", 0, "At most so many new requests a second (default: as soon as one has ended)", 0},
     {NULL, 0, NULL, 0, "Output", 5},
     {"json", KEY_JSON, "FILE", 0, "Write the results there too, format in tests/drill/README.md", 0},
@@ -87,7 +93,8 @@ static const struct argp_option options[] = {
     {"timeout", KEY_TIMEOUT, "SECONDS", 0, "Limit of each single wait (default: 60)", 0},
     {"bin-dir", KEY_BIN_DIR, "DIR", 0, "Where the programs are (default: beside this one)", 0},
     {NULL, 0, NULL, 0, "Negative controls: damage done on purpose between death and adoption", 6},
-    {"sabotage", KEY_SABOTAGE, "poison-page|flip-record|none-adopted", 0, "Kind of damage", 0},
+    {"sabotage", KEY_SABOTAGE, "poison-page|flip-record|none-adopted|each", 0,
+     "Kind of damage; with --catalogue: each row's own (see --list), and every row must fail", 0},
     {"sabotage-pages", KEY_SABOTAGE_PAGES, "N", 0,
      "Pages to poison, each of another stream while there are (default: 1)", 0},
     {"sabotage-rank", KEY_SABOTAGE_RANK, "N", 0, "Whose memory (default: the last rank's)", 0},
@@ -201,6 +208,9 @@ static gms_status set(struct drill_plan *plan, enum option_key key, const char *
         return drill_number_parse("seed", text, 0, UINT64_C(1) << 52, &plan->seed, error);
     case KEY_CATALOGUE:
         return drill_catalogue_choose(text, &plan->rows, error);
+    case KEY_COMPARE:
+        plan->compare = true;
+        return GMS_OK;
     case KEY_LIST:
         plan->list = true;
         return GMS_OK;

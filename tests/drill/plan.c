@@ -32,6 +32,7 @@ static const char *const sabotage_names[DRILL_SABOTAGE_COUNT] = {
     [DRILL_SABOTAGE_POISON_PAGE] = "poison-page",
     [DRILL_SABOTAGE_FLIP_RECORD] = "flip-record",
     [DRILL_SABOTAGE_NONE_ADOPTED] = "none-adopted",
+    [DRILL_SABOTAGE_EACH] = "each",
 };
 
 const char *drill_when_name(enum drill_when when)
@@ -200,10 +201,14 @@ static gms_status find_prompts(struct drill_plan *plan, struct gms_error *ret_er
 static gms_status complete_catalogue(struct drill_plan *plan, struct gms_error *ret_error)
 {
     if (plan->attach[0] != '\0' || plan->engines != 0 || plan->when != DRILL_WHEN_ANY || plan->after_tokens != 0 ||
-        plan->sabotage != DRILL_SABOTAGE_NONE)
+        (plan->sabotage != DRILL_SABOTAGE_NONE && plan->sabotage != DRILL_SABOTAGE_EACH))
         return gms_fail(ret_error, GMS_E_INVALID,
                         "--catalogue: its rows say where, when and with how many engines; leave out --attach, "
-                        "--engines, --when, --after and --sabotage");
+                        "--engines, --when, --after and every --sabotage but each");
+    if (plan->compare && plan->command[0] != NULL && strcmp(plan->command[0], "minillm") != 0)
+        return gms_fail(ret_error, GMS_E_INVALID,
+                        "--compare with the engine command %s: only minillm can also be the plain standby",
+                        plan->command[0]);
     gms_status status = find_bin_dir(plan, ret_error);
     return status == GMS_OK ? find_prompts(plan, ret_error) : status;
 }
@@ -238,8 +243,10 @@ gms_status drill_plan_complete(struct drill_plan *plan, struct gms_error *ret_er
     if (plan->ranks > 0 && plan->rank >= 0 && (uint32_t)plan->rank >= plan->ranks)
         return gms_fail(ret_error, GMS_E_INVALID, "--rank %d: the deployment has ranks 0 to %u", plan->rank,
                         plan->ranks - 1);
-    if (plan->rows != 0)
+    if (plan->rows != 0 || plan->compare)
         return complete_catalogue(plan, ret_error);
+    if (plan->sabotage == DRILL_SABOTAGE_EACH)
+        return gms_fail(ret_error, GMS_E_INVALID, "--sabotage each: the rows of a catalogue have it; give --catalogue");
     if (plan->repeat > DRILL_MAX_FAILOVERS)
         return gms_fail(ret_error, GMS_E_INVALID, "--repeat %u: one deployment has room for %d; use --catalogue",
                         plan->repeat, DRILL_MAX_FAILOVERS);
@@ -315,7 +322,7 @@ void drill_plan_print(const struct drill_plan *plan, FILE *stream)
         fprintf(stream, "  deployment   %s, %u ranks, kv.verify %s, programs in %s\n",
                 plan->config[0] != '\0' ? plan->config : "built-in scratch deployment", plan->ranks,
                 drill_verify_name(plan->verify), plan->bin_dir);
-        if (plan->rows != 0)
+        if (plan->rows != 0 || plan->compare)
             fprintf(stream, "  engines      one serves, as many are parked as a fault takes; command %s\n",
                     plan->command[0] != NULL ? plan->command[0] : "of the deployment file, else minillm");
         else
@@ -330,12 +337,18 @@ void drill_plan_print(const struct drill_plan *plan, FILE *stream)
             plan->attach[0] != '\0' ? "before the first fault" : "in a deployment of their own");
     if (plan->rows != 0)
         print_rows(plan, stream);
+    if (plan->compare)
+        fprintf(
+            stream,
+            "  comparison   SIGKILL to a rank, %u times each: with gms-failover, with a standby on a file lock, with a "
+            "cold restart\n",
+            plan->repeat);
     char rank[32];
     if (plan->rank == DRILL_RANK_ALL)
         snprintf(rank, sizeof rank, "all ranks");
     else
         snprintf(rank, sizeof rank, "rank %d", plan->rank);
-    for (uint32_t i = 0; plan->rows == 0 && i < plan->repeat; i++) {
+    for (uint32_t i = 0; plan->rows == 0 && !plan->compare && i < plan->repeat; i++) {
         fprintf(stream, "  failover %-3u SIGKILL to %s of the serving engine after %u tokens, ", i + 1, rank,
                 drill_plan_fault_tokens(plan, i));
         if (!drill_plan_armed(plan))
@@ -344,7 +357,9 @@ void drill_plan_print(const struct drill_plan *plan, FILE *stream)
             fprintf(stream, "in the middle of its next %s, by its own hand\n",
                     drill_when_name(plan->when == DRILL_WHEN_ANY ? DRILL_WHEN_DECODE : plan->when));
     }
-    if (plan->sabotage != DRILL_SABOTAGE_NONE)
+    if (plan->sabotage == DRILL_SABOTAGE_EACH)
+        fprintf(stream, "  sabotage     each row's own: every one of them must fail\n");
+    else if (plan->sabotage != DRILL_SABOTAGE_NONE)
         fprintf(stream, "  sabotage     %s on rank %d, %u page%s, once the primary is dead\n",
                 drill_sabotage_name(plan->sabotage), plan->sabotage_rank, plan->sabotage_pages,
                 plan->sabotage_pages == 1 ? "" : "s");

@@ -34,6 +34,7 @@ enum drill_sabotage {
     DRILL_SABOTAGE_POISON_PAGE,  /* other bytes in sealed pages of one rank */
     DRILL_SABOTAGE_FLIP_RECORD,  /* one byte of one sealed record of one rank */
     DRILL_SABOTAGE_NONE_ADOPTED, /* one byte of every sealed record of one rank */
+    DRILL_SABOTAGE_EACH,         /* of the catalogue: every row's own */
     DRILL_SABOTAGE_COUNT
 };
 
@@ -66,8 +67,9 @@ struct drill_plan {
 
     /* rows of the catalogue; 0: one drill of SIGKILLs as said below */
     uint64_t rows;
-    double rate; /* new requests in a second at most; 0: as soon as one has ended */
-    bool list;   /* show the catalogue and stop */
+    double rate;  /* new requests in a second at most; 0: as soon as one has ended */
+    bool compare; /* the same fault with gms-failover, with a file-lock standby and with a cold restart */
+    bool list;    /* show the catalogue and stop */
 
     /* the fault */
     int32_t rank; /* DRILL_RANK_ALL: all */

@@ -378,11 +378,11 @@ void drill_report_campaign(struct drill_campaign *campaign, FILE *stream)
     if (campaign->could_not_run)
         fprintf(stream, "  - %s\n", campaign->reason);
     int code = drill_campaign_exit_code(campaign);
-    fprintf(stream, "\n%s: %zu passed, %zu failed, %zu skipped, %zu could not run, in %.1f s\n",
-            code == DRILL_EXIT_PASS   ? "PASSED"
-            : code == DRILL_EXIT_FAIL ? "FAILED"
-                                      : "COULD NOT RUN",
-            drill_campaign_count(campaign, DRILL_WORD_PASSED), drill_campaign_count(campaign, DRILL_WORD_FAILED),
-            drill_campaign_count(campaign, DRILL_WORD_SKIPPED),
-            drill_campaign_count(campaign, DRILL_WORD_COULD_NOT_RUN), (double)campaign->wall_ns / 1e9);
+    fprintf(stream, "\n%s", code == DRILL_EXIT_PASS ? "PASSED" : code == DRILL_EXIT_FAIL ? "FAILED" : "COULD NOT RUN");
+    if (campaign->count > 0)
+        fprintf(stream, ": %zu passed, %zu failed, %zu skipped, %zu could not run,",
+                drill_campaign_count(campaign, DRILL_WORD_PASSED), drill_campaign_count(campaign, DRILL_WORD_FAILED),
+                drill_campaign_count(campaign, DRILL_WORD_SKIPPED),
+                drill_campaign_count(campaign, DRILL_WORD_COULD_NOT_RUN));
+    fprintf(stream, " in %.1f s\n", (double)campaign->wall_ns / 1e9);
 }

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "follow.h"
+#include "load.h"
 #include "logs.h"
 #include "measure.h"
 #include "parts.h"
@@ -20,6 +21,7 @@ enum {
     ASK_MS = 30, /* for one look at all ranks, while streams wait */
     DISK_FULL_MS = 1000,
     UP_ENDS_S = 5,
+    NOBODY_REPAIRS_MS = 1500,
 };
 
 static const struct drill_strike one_rank = {DRILL_TARGET_ENGINE_RANK, DRILL_ACT_KILL, NULL, NULL};
@@ -33,11 +35,7 @@ struct round {
     const struct drill_control *control;
     struct drill_result *result;
     uint64_t random;
-    struct drill_streams streams;
-    uint32_t first;   /* request that this round begins with */
-    uint32_t asked;   /* requests opened so far */
-    uint64_t next_ns; /* not before this moment, with a rate */
-    bool closing;     /* no new request any more */
+    struct drill_load load;
     struct drill_observation seen;
     struct drill_blow blow;
     struct drill_relayed *relayed; /* NULL: no relay in this round */
@@ -58,43 +56,12 @@ static uint64_t limit(const struct round *round)
     return gms_clock_ns() + round->plan->timeout_s * GMS_NS_PER_S;
 }
 
-/* -------------------------------------------------------------------------------------------------- load ------ */
-
-static size_t running(const struct round *round)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < round->streams.count; i++) {
-        enum drill_stream_state state = round->streams.items[i].state;
-        count += !round->streams.items[i].probe &&
-                 (state == DRILL_STREAM_WAITING || state == DRILL_STREAM_GREETING || state == DRILL_STREAM_RUNNING);
-    }
-    return count;
-}
-
-/* Keeps as many streams open as the plan says, one new request after the other. */
-static void feed(struct round *round)
-{
-    size_t open = running(round);
-    while (!round->closing && open < round->plan->streams && round->streams.count + 1 < round->streams.capacity &&
-           gms_clock_ns() >= round->next_ns) {
-        char id[16];
-        snprintf(id, sizeof id, "r%u", round->asked);
-        struct drill_stream *stream = drill_requests_add(
-            round->requests, (round->first + round->asked) % round->requests->count, id, &round->streams);
-        if (stream == NULL)
-            return;
-        drill_stream_start(stream);
-        round->asked++;
-        open++;
-        if (round->plan->rate > 0)
-            round->next_ns = gms_clock_ns() + (uint64_t)(1e9 / round->plan->rate);
-    }
-}
+/* ------------------------------------------------------------------------------------------------ streams ---- */
 
 static void pump(struct round *round)
 {
-    feed(round);
-    drill_follow_pump(round->deployment, &round->streams, &round->seen);
+    drill_load_feed(&round->load);
+    drill_follow_pump(round->deployment, &round->load.streams, &round->seen);
 }
 
 static bool deployment_good(struct round *round, const char *when)
@@ -109,21 +76,21 @@ static bool deployment_good(struct round *round, const char *when)
 /* Streams until a drawn number of tokens has come and somebody is in the middle of an answer. */
 static bool wait_for_moment(struct round *round)
 {
-    uint64_t wanted = drill_streams_token_total(&round->streams) +
+    uint64_t wanted = drill_streams_token_total(&round->load.streams) +
                       (uint64_t)round->plan->streams * (MOMENT_LEAST + draw(round, MOMENT_MORE));
     uint64_t deadline_ns = limit(round);
-    while (drill_streams_token_total(&round->streams) < wanted ||
-           drill_streams_in_state(&round->streams, DRILL_STREAM_RUNNING) == 0) {
+    while (drill_streams_token_total(&round->load.streams) < wanted ||
+           drill_streams_in_state(&round->load.streams, DRILL_STREAM_RUNNING) == 0) {
         pump(round);
         if (!deployment_good(round, "before the fault"))
             return false;
-        if (drill_streams_in_state(&round->streams, DRILL_STREAM_FAILED) > 0)
+        if (drill_streams_in_state(&round->load.streams, DRILL_STREAM_FAILED) > 0)
             return false; /* judged later */
         if (gms_clock_ns() < deadline_ns)
             continue;
         drill_result_fail(round->result, "waited %u s for %llu tokens before the fault, %llu had come",
                           round->plan->timeout_s, (unsigned long long)wanted,
-                          (unsigned long long)drill_streams_token_total(&round->streams));
+                          (unsigned long long)drill_streams_token_total(&round->load.streams));
         return false;
     }
     return true;
@@ -136,8 +103,8 @@ static void look_for_survivors(struct round *round)
 {
     if (round->survivors_counted)
         return;
-    for (size_t i = 0; i < round->streams.count && !round->survivors_counted; i++) {
-        const struct drill_stream *stream = &round->streams.items[i];
+    for (size_t i = 0; i < round->load.streams.count && !round->survivors_counted; i++) {
+        const struct drill_stream *stream = &round->load.streams.items[i];
         round->survivors_counted = stream->token_count > 0 &&
                                    stream->tokens[stream->token_count - 1].incarnation > round->seen.from_incarnation;
     }
@@ -151,27 +118,33 @@ static bool wait_for_successor(struct round *round, struct drill_stream *probe)
 {
     struct drill_observation *seen = &round->seen;
     uint64_t deadline_ns = limit(round), relent_ns = gms_clock_ns() + DISK_FULL_MS * GMS_NS_PER_MS;
+    uint64_t begun_ns = gms_clock_ns();
+    bool never_relents =
+        round->plan->sabotage == DRILL_SABOTAGE_EACH && round->fault->outcome == DRILL_OUTCOME_UNNOTICED;
+    if (never_relents)
+        deadline_ns = gms_clock_ns() + NOBODY_REPAIRS_MS * GMS_NS_PER_MS;
     for (;;) {
         pump(round);
-        if (gms_clock_ns() > relent_ns)
+        if (gms_clock_ns() > relent_ns && !never_relents)
             drill_strike_relent(&round->blow);
         look_for_survivors(round);
         bool settled = probe->state == DRILL_STREAM_DONE || probe->state == DRILL_STREAM_FAILED;
-        if (round->streams.serving.incarnation > seen->from_incarnation && settled &&
-            drill_follow_resumed(&round->streams, seen->from_incarnation))
+        if (round->load.streams.serving.incarnation > seen->from_incarnation && settled &&
+            drill_follow_resumed(&round->load.streams, seen->from_incarnation))
             return true;
         if (!deployment_good(round, "during the failover"))
             return false;
         if (gms_clock_ns() < deadline_ns)
             continue;
-        drill_result_fail(
-            round->result,
-            "waited %u s after the fault; %s; %zu streams wait for an endpoint, %zu for a first word; "
-            "new request %s",
-            round->plan->timeout_s,
-            round->streams.serving.incarnation > seen->from_incarnation ? "a successor serves" : "no successor serves",
-            drill_streams_in_state(&round->streams, DRILL_STREAM_WAITING),
-            drill_streams_in_state(&round->streams, DRILL_STREAM_GREETING), settled ? "answered" : "not answered");
+        drill_result_fail(round->result,
+                          "waited %.0f s after the fault; %s; %zu streams wait for an endpoint, %zu for a first word; "
+                          "new request %s",
+                          (double)(gms_clock_ns() - begun_ns) / 1e9,
+                          round->load.streams.serving.incarnation > seen->from_incarnation ? "a successor serves"
+                                                                                           : "no successor serves",
+                          drill_streams_in_state(&round->load.streams, DRILL_STREAM_WAITING),
+                          drill_streams_in_state(&round->load.streams, DRILL_STREAM_GREETING),
+                          settled ? "answered" : "not answered");
         return false;
     }
 }
@@ -192,8 +165,8 @@ static bool strike(struct round *round, const struct drill_strike *strikes, size
 {
     struct gms_error error;
     uint32_t rank = draw(round, round->deployment->ranks);
-    gms_status status = drill_strike(strikes, count, rank, round->deployment, round->streams.serving.endpoint, seen,
-                                     &round->blow, &error);
+    gms_status status = drill_strike(strikes, count, rank, round->deployment, round->load.streams.serving.endpoint,
+                                     seen, &round->blow, &error);
     if (round->blow.note[0] != '\0')
         memcpy(round->result->note, round->blow.note, sizeof round->result->note);
     if (status == GMS_OK)
@@ -209,27 +182,28 @@ static bool take_over(struct round *round, const struct drill_strike *strikes, s
     struct drill_observation *seen = &round->seen;
     struct gms_error error;
     seen->from_engine = (int32_t)round->scene->serving;
-    seen->from_incarnation = round->streams.serving.incarnation;
-    if (round->streams.serving.engine != seen->from_engine ||
+    seen->from_incarnation = round->load.streams.serving.incarnation;
+    if (round->load.streams.serving.engine != seen->from_engine ||
         round->deployment->engines[seen->from_engine].incarnation != seen->from_incarnation) {
         drill_result_fail(round->result, "the serving file names engine %d incarnation %llu, the drill knows %d, %llu",
-                          round->streams.serving.engine, (unsigned long long)seen->from_incarnation, seen->from_engine,
+                          round->load.streams.serving.engine, (unsigned long long)seen->from_incarnation,
+                          seen->from_engine,
                           (unsigned long long)round->deployment->engines[seen->from_engine].incarnation);
         return false;
     }
-    struct drill_stream *probe = drill_requests_add(round->requests, round->requests->count, "probe", &round->streams);
+    struct drill_stream *probe = drill_load_probe(&round->load);
     if (probe == NULL) {
         drill_result_fail(round->result, "no room for the new request of the failover");
         return false;
     }
-    seen->tokens_before = drill_streams_token_total(&round->streams);
-    round->streams.killed_incarnation = seen->from_incarnation;
+    seen->tokens_before = drill_streams_token_total(&round->load.streams);
+    round->load.streams.killed_incarnation = seen->from_incarnation;
     round->excused |= 1u << seen->from_engine;
     int32_t lost = -1; /* the shadow that dies as well */
     if (round->fault->shadows > 1) {
         lost = first_shadow(round);
         seen->lost_incarnation = round->deployment->engines[lost].incarnation;
-        round->streams.killed_incarnation = seen->lost_incarnation;
+        round->load.streams.killed_incarnation = seen->lost_incarnation;
         round->excused |= 1u << lost;
     }
     if (!strike(round, strikes, count, seen))
@@ -239,8 +213,8 @@ static bool take_over(struct round *round, const struct drill_strike *strikes, s
     seen->probe = probe;
     if (!wait_for_successor(round, probe))
         return false;
-    seen->to_engine = round->streams.serving.engine;
-    seen->to_incarnation = round->streams.serving.incarnation;
+    seen->to_engine = round->load.streams.serving.engine;
+    seen->to_incarnation = round->load.streams.serving.incarnation;
     seen->completed = true;
     if (seen->to_engine < 0 || seen->to_engine >= DRILL_MAX_ENGINES ||
         drill_deployment_wait(round->deployment, (uint32_t)seen->to_engine, "serving", 0, round->plan->timeout_s,
@@ -251,17 +225,17 @@ static bool take_over(struct round *round, const struct drill_strike *strikes, s
     }
     if (seen->to_engine == lost)
         drill_result_fail(round->result, "engine %d was to die as well, and serves", lost);
-    drill_follow_check(round->deployment, &round->streams, 1, seen->to_incarnation, round->result);
+    drill_follow_check(round->deployment, &round->load.streams, 1, seen->to_incarnation, round->result);
     return true;
 }
 
 static void finish_streams(struct round *round)
 {
     uint64_t deadline_ns = limit(round), before = 0;
-    round->closing = true;
-    while (!drill_streams_finished(&round->streams)) {
+    round->load.closing = true;
+    while (!drill_streams_finished(&round->load.streams)) {
         pump(round);
-        uint64_t total = drill_streams_token_total(&round->streams);
+        uint64_t total = drill_streams_token_total(&round->load.streams);
         if (total != before)
             deadline_ns = limit(round);
         before = total;
@@ -279,8 +253,8 @@ static void finish_streams(struct round *round)
 static int64_t longest_gap(const struct round *round, uint64_t from_ns, uint64_t to_ns)
 {
     uint64_t longest_ns = 0;
-    for (size_t i = 0; i < round->streams.count; i++) {
-        const struct drill_stream *stream = &round->streams.items[i];
+    for (size_t i = 0; i < round->load.streams.count; i++) {
+        const struct drill_stream *stream = &round->load.streams.items[i];
         for (uint32_t t = 1; t < stream->token_count; t++) {
             uint64_t begin = stream->tokens[t - 1].at_ns, end = stream->tokens[t].at_ns;
             if (end > from_ns && begin < to_ns && end - begin > longest_ns)
@@ -296,6 +270,17 @@ static bool strikes_at(const struct drill_strike *strikes, size_t count, enum dr
         if (strikes[i].target == target)
             return true;
     return false;
+}
+
+/* Sabotage: nobody is there who would repair anything. */
+static bool end_up(struct round *round)
+{
+    static const struct drill_strike up = {DRILL_TARGET_UP, DRILL_ACT_KILL, NULL, NULL};
+    struct drill_observation seen = {.from_engine = (int32_t)round->scene->serving};
+    drill_parts_up(round->deployment)->asked_to_end = true;
+    bool good = strike(round, &up, 1, &seen);
+    drill_strike_over(&round->blow);
+    return good;
 }
 
 static bool restart_up(struct round *round)
@@ -348,22 +333,26 @@ static bool suffer(struct round *round, const struct drill_strike *strikes, size
     struct drill_observation seen = {.from_engine = (int32_t)round->scene->serving};
     if (up_ends)
         drill_parts_up(deployment)->asked_to_end = true;
+    bool sabotaged = round->plan->sabotage == DRILL_SABOTAGE_EACH;
+    if (sabotaged && !up_ends && !drill_parts_up(deployment)->asked_to_end && !end_up(round))
+        return false;
     uint64_t begun_ns = gms_clock_ns();
-    if (!strike(round, strikes, count, &seen) || (up_ends && !restart_up(round)) ||
+    if (!strike(round, strikes, count, &seen) || (up_ends && !sabotaged && !restart_up(round)) ||
         (round->relayed != NULL && !relayed_good(round, drill_relayed_again(round->relayed, &error), &error)))
         return false;
-    uint64_t deadline_ns = limit(round);
+    uint64_t deadline_ns = sabotaged ? begun_ns + NOBODY_REPAIRS_MS * GMS_NS_PER_MS : limit(round);
     uint64_t relent_ns = round->blow.ballast[0] != '\0' ? begun_ns + DISK_FULL_MS * GMS_NS_PER_MS : 0;
     const char *missing = "";
     for (;;) {
         pump(round);
         if (!deployment_good(round, "after the fault"))
             return false;
-        if (drill_streams_in_state(&round->streams, DRILL_STREAM_FAILED) > 0)
+        if (drill_streams_in_state(&round->load.streams, DRILL_STREAM_FAILED) > 0)
             return false; /* judged later */
         if (relent_ns > gms_clock_ns())
             continue;
-        drill_strike_relent(&round->blow);
+        if (!sabotaged)
+            drill_strike_relent(&round->blow);
         if (drill_parts_whole(deployment, former_world, round->scene->serving, ASK_MS, &missing)) {
             pid_t keeper = former_keeper != 0 ? drill_parts_keeper(deployment) : 1;
             if (keeper > 0 && keeper != former_keeper)
@@ -372,8 +361,8 @@ static bool suffer(struct round *round, const struct drill_strike *strikes, size
         }
         if (gms_clock_ns() < deadline_ns)
             continue;
-        drill_result_fail(round->result, "the group is not whole again %u s after the fault: %s",
-                          round->plan->timeout_s, missing);
+        drill_result_fail(round->result, "the group is not whole again %.0f s after the fault: %s",
+                          (double)(gms_clock_ns() - begun_ns) / 1e9, missing);
         return false;
     }
     uint64_t now_ns = gms_clock_ns();
@@ -382,7 +371,8 @@ static bool suffer(struct round *round, const struct drill_strike *strikes, size
     round->result->whole_ns = (int64_t)(now_ns - begun_ns);
     if (gap_ns > round->result->unnoticed_gap_ns)
         round->result->unnoticed_gap_ns = gap_ns;
-    drill_strike_over(&round->blow);
+    if (!sabotaged)
+        drill_strike_over(&round->blow);
     return true;
 }
 
@@ -413,7 +403,7 @@ static void gather(struct round *round)
         .ranks = round->deployment->ranks,
         .repeat = 1,
         .observations = &round->seen,
-        .streams = &round->streams,
+        .streams = &round->load.streams,
         .control = &round->control->first,
         .status = have_status ? round->deployment->status : NULL,
         .logs = have_logs ? &logs : NULL,
@@ -423,8 +413,17 @@ static void gather(struct round *round)
     drill_logs_free(&logs);
 }
 
+static bool everybody_is_done(const struct drill_result *result)
+{
+    for (size_t i = 0; i < result->stream_count; i++)
+        if (!result->streams[i].done)
+            return false;
+    return result->stream_count > 0;
+}
+
 void drill_round_run(struct drill_scene *scene, const struct drill_fault *fault, const struct drill_requests *requests,
-                     const struct drill_control *control, uint64_t seed, struct drill_result *ret_result)
+                     const struct drill_control *control, uint64_t seed, struct drill_result *ret_result,
+                     bool *ret_usable)
 {
     struct round round = {.scene = scene,
                           .deployment = &scene->deployment,
@@ -434,9 +433,10 @@ void drill_round_run(struct drill_scene *scene, const struct drill_fault *fault,
                           .control = control,
                           .result = ret_result,
                           .random = seed,
-                          .streams = {.inotify = -1}};
+                          .load = {.streams = {.inotify = -1}}};
     struct gms_error error;
     uint64_t begun_ns = gms_clock_ns();
+    *ret_usable = false;
     memset(ret_result, 0, sizeof *ret_result);
     ret_result->plan = &scene->plan;
     ret_result->ranks = scene->deployment.ranks;
@@ -444,8 +444,8 @@ void drill_round_run(struct drill_scene *scene, const struct drill_fault *fault,
     ret_result->inexact = !control->exact;
     memcpy(ret_result->divergence, control->divergence, sizeof ret_result->divergence);
     round.seen.from_engine = round.seen.to_engine = -1;
-    round.first = draw(&round, requests->count);
-    if (drill_streams_open(scene->deployment.run_dir, DRILL_MAX_STREAM_RESULTS, &round.streams, &error) != GMS_OK) {
+    if (drill_load_open(requests, scene->deployment.run_dir, draw(&round, requests->count), &round.load, &error) !=
+        GMS_OK) {
         ret_result->could_not_run = true;
         drill_result_fail(ret_result, "streams: %s", error.text);
         return;
@@ -471,10 +471,16 @@ void drill_round_run(struct drill_scene *scene, const struct drill_fault *fault,
         gather(&round);
         drill_verdict(ret_result);
     }
-    drill_streams_close(&round.streams);
+    bool went_through = good && drill_streams_finished(&round.load.streams);
+    drill_load_close(&round.load);
     ret_result->wall_ns = gms_clock_ns() - begun_ns;
-    if (ret_result->failure_count > 0)
+    /* Poisoned blocks were found out and are out of use: the deployment is as good as before. */
+    if (ret_result->failure_count > 0 &&
+        !(went_through && scene->plan.sabotage == DRILL_SABOTAGE_EACH && everybody_is_done(ret_result)))
         return;
+    if (ret_result->failure_count > 0)
+        drill_blocks_free(&scene->blocks);
+    *ret_usable = true;
     scene->serving = (uint32_t)round.seen.to_engine;
     for (uint32_t engine = 0; engine < DRILL_MAX_ENGINES; engine++)
         if ((round.excused >> engine & 1) != 0)

@@ -12,10 +12,11 @@
 
 /*
  * The scene must be ready for `fault`. Streams are kept open from the requests, over and over, until the row is over.
- * *ret_result holds measures and failures, the verdict's included. The scene is buried of its dead when the round was
- * good, and must be dropped when it was not (ret_result->failure_count > 0). `seed` draws rank and moment.
+ * *ret_result holds measures and failures, the verdict's included. *ret_usable: the scene is whole but for its dead,
+ * which are buried; else it must be dropped. `seed` draws rank and moment.
  */
 void drill_round_run(struct drill_scene *scene, const struct drill_fault *fault, const struct drill_requests *requests,
-                     const struct drill_control *control, uint64_t seed, struct drill_result *ret_result);
+                     const struct drill_control *control, uint64_t seed, struct drill_result *ret_result,
+                     bool *ret_usable);
 
 #endif

@@ -70,10 +70,15 @@ gms_status drill_scene_ready(struct drill_scene *scene, const struct drill_fault
     if (status != GMS_OK)
         return status;
     scene->plan.run_disk_bytes = small_disk ? RUN_DISK_BYTES : 0;
-    char death[32];
+    char death[32], noise[32] = "none";
+    if (scene->plan.sabotage == DRILL_SABOTAGE_EACH && fault->outcome == DRILL_OUTCOME_TAKEOVER)
+        snprintf(noise, sizeof noise, "all@%u", scene->plan.ranks - 1);
     snprintf(death, sizeof death, "%.16s@%u", fault->successor_dies != NULL ? fault->successor_dies : "none", rank);
-    const char *const dying[] = {"--die-after", death, NULL}, *const living[] = {NULL};
-    bool first = fault->successor_dies != NULL;
+    /* Words of minillm's, given only where they mean something: other engines need not know them. */
+    bool first = fault->successor_dies != NULL, poisoned = strcmp(noise, "none") != 0;
+    const char *const poison[] = {"--poison", noise, NULL};
+    const char *const dying[] = {"--die-after", death, poisoned ? "--poison" : NULL, noise, NULL};
+    const char *const none[] = {NULL}, *const *living = poisoned ? poison : none;
     if (!scene->up)
         status = start(scene, ret_error);
     uint32_t begun = 0; /* bit per engine that is on its way */
