@@ -23,3 +23,6 @@ if(Python3_FOUND)
 endif()
 # The same fault with and without.
 drill_run(compare 0 --compare --repeat 1 --streams 6 --max-tokens 64 ${slow})
+# A deployment that somebody else has started.
+add_test(NAME drill_against COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/against_check.sh ${CMAKE_BINARY_DIR})
+set_tests_properties(drill_against PROPERTIES LABELS drill TIMEOUT 180 RUN_SERIAL TRUE ENVIRONMENT "${GMS_TEST_ENVIRONMENT}")

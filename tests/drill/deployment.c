@@ -498,40 +498,43 @@ gms_status drill_deployment_attach(const struct drill_plan *plan, struct drill_d
     struct drill_deployment *deployment = ret_deployment;
     init(plan, deployment);
     deployment->attached = true;
-    memcpy(deployment->run_dir, plan->attach, sizeof deployment->run_dir);
+    const char *where = plan->against[0] != '\0' ? plan->against : plan->attach;
+    memcpy(deployment->run_dir, where, strlen(where) + 1);
     memcpy(deployment->log_dir, plan->log_dir, sizeof deployment->log_dir);
     uint64_t deadline_ns = gms_clock_ns() + plan->timeout_s * GMS_NS_PER_S;
     struct drill_status *first = &deployment->status[0];
     struct gms_error why;
-    gms_status status = drill_status_fetch(plan->attach, 0, deadline_ns, first, &why);
+    gms_status status = drill_status_fetch(where, 0, deadline_ns, first, &why);
     if (status != GMS_OK)
         return gms_fail(ret_error, status, "%s. Is that the run directory of a running gms-coord?", why.text);
     deployment->ranks = first->ranks;
     if (plan->ranks != 0 && plan->ranks != first->ranks)
-        return gms_fail(ret_error, GMS_E_INVALID, "--ranks %u: the deployment in %s has %u", plan->ranks, plan->attach,
+        return gms_fail(ret_error, GMS_E_INVALID, "--ranks %u: the deployment in %s has %u", plan->ranks, where,
                         first->ranks);
     if (plan->rank >= (int32_t)first->ranks)
         return gms_fail(ret_error, GMS_E_INVALID, "--rank %d: the deployment in %s has ranks 0 to %u", plan->rank,
-                        plan->attach, first->ranks - 1);
+                        where, first->ranks - 1);
     if (first->serving_engine < 0)
-        return gms_fail(ret_error, GMS_E_REFUSED, "nobody serves in %s", plan->attach);
+        return gms_fail(ret_error, GMS_E_REFUSED, "nobody serves in %s", where);
     uint32_t parked = 0;
     for (uint32_t i = 0; i < first->engine_count && status == GMS_OK; i++) {
         const struct drill_status_engine engine = first->engines[i];
         bool is_parked = strcmp(engine.role, "parked") == 0, is_serving = strcmp(engine.role, "serving") == 0;
         parked += is_parked;
-        if (is_parked || is_serving)
+        if (is_parked || is_serving) {
             status = drill_deployment_wait(deployment, engine.engine, engine.role, 0, plan->timeout_s, ret_error);
+            deployment->engines[engine.engine].started = true;
+        }
     }
-    if (status == GMS_OK && parked < plan->repeat)
+    if (status == GMS_OK && plan->against[0] == '\0' && parked < plan->repeat)
         return gms_fail(ret_error, GMS_E_REFUSED, "%u shadow(s) are parked in %s; %u failover(s) need as many", parked,
-                        plan->attach, plan->repeat);
+                        where, plan->repeat);
     if (status == GMS_OK && deployment->log_dir[0] == '\0' &&
         !log_dir_of(deployment->engines[first->serving_engine].pids[0], deployment->log_dir))
         return gms_fail(ret_error, GMS_E_INVALID,
                         "the engines in %s were started without an absolute --log-dir, so overlap "
                         "cannot be judged; start them with one, or give --log-dir",
-                        plan->attach);
+                        where);
     return status;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "against.h"
 #include "plain.h"
 #include "requests.h"
 #include "round.h"
@@ -14,6 +15,8 @@
 
 /* More requests than a prefix cache has room for, so that blocks are sealed and given back in every round. */
 enum { REQUESTS = 48 };
+/* A soak ends after so many failures: each keeps its scratch space. */
+enum { SOAK_FAILURES = 8 };
 #define SEED_MASK ((UINT64_C(1) << 52) - 1)
 
 struct director {
@@ -90,11 +93,17 @@ static bool run_row(struct director *director, const struct drill_fault *fault)
     round->checked = fault->checked;
     round->outcome = drill_outcome_name(fault->outcome);
     round->seed = draw(director) & SEED_MASK;
-    if (drill_strike_missing(fault, director->plan, round->reason, sizeof round->reason)) {
+    const char *unfit = director->plan->against[0] != '\0' ? drill_against_unfit(fault) : NULL;
+    if (unfit != NULL) {
+        round->word = DRILL_WORD_SKIPPED;
+        snprintf(round->reason, sizeof round->reason, "%s", unfit);
+        free(result);
+    } else if (drill_strike_missing(fault, director->plan, round->reason, sizeof round->reason)) {
         round->word = DRILL_WORD_SKIPPED;
         free(result);
-    } else if (drill_scene_ready(director->scene, fault, (uint32_t)(round->seed % director->plan->ranks), &error) !=
-               GMS_OK) {
+    } else if (drill_scene_ready(director->scene, fault,
+                                 (uint32_t)(round->seed % (director->plan->ranks > 0 ? director->plan->ranks : 1)),
+                                 &error) != GMS_OK) {
         round->word = error.status == GMS_E_PERMISSION ? DRILL_WORD_SKIPPED : DRILL_WORD_COULD_NOT_RUN;
         snprintf(round->reason, sizeof round->reason, "the deployment was not ready: %.440s", error.text);
         free(result);
@@ -115,6 +124,18 @@ static void run_rows(struct director *director)
 {
     const struct drill_plan *plan = director->plan;
     size_t rows = drill_catalogue_count();
+    uint64_t until_ns = gms_clock_ns() + plan->soak_ns;
+    while (plan->soak_ns > 0 && gms_clock_ns() < until_ns) {
+        size_t row = draw(director) % rows;
+        if ((plan->rows >> row & 1) != 0 && !run_row(director, drill_catalogue_at(row)))
+            return;
+        if (drill_campaign_count(director->campaign, DRILL_WORD_FAILED) >= SOAK_FAILURES) {
+            say(director, "%d rounds have failed; that is enough", SOAK_FAILURES);
+            return;
+        }
+    }
+    if (plan->soak_ns > 0)
+        return;
     for (uint32_t turn = 0; turn < plan->repeat; turn++)
         for (size_t i = 0; i < rows; i++)
             if ((plan->rows >> i & 1) != 0 && !run_row(director, drill_catalogue_at(i)))
@@ -222,8 +243,14 @@ static void run_all(struct director *director)
         could_not(director, "preparation", &error);
         return;
     }
-    if (drill_control_run(&director->requests, director->scratch.work_dir, director->scratch.shared_dir,
-                          &director->control, &error) != GMS_OK) {
+    drill_scene_init(plan, &director->scratch, director->scene);
+    bool against = plan->against[0] != '\0';
+    gms_status status = against ? drill_scene_attach(director->scene, &error)
+                                : drill_control_run(&director->requests, director->scratch.work_dir,
+                                                    director->scratch.shared_dir, &director->control, &error);
+    if (against && status == GMS_OK)
+        status = drill_control_stream(&director->requests, &director->scene->deployment, &director->control, &error);
+    if (status != GMS_OK) {
         could_not(director, "control run", &error);
         return;
     }
@@ -232,7 +259,6 @@ static void run_all(struct director *director)
     memcpy(campaign->divergence, director->control.divergence, sizeof campaign->divergence);
     say(director, "two control runs of %u requests: %s", requests,
         campaign->inexact ? campaign->divergence : "equal, token by token");
-    drill_scene_init(plan, &director->scratch, director->scene);
     run_rows(director);
     if (plan->compare && !drill_interrupted())
         compare(director);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/fd.h"
+#include "against.h"
 #include "campaign.h"
 #include "catalogue.h"
 #include "direct.h"
@@ -109,6 +110,17 @@ int main(int argc, char **argv)
     fflush(stdout);
     if (plan.dry_run)
         return DRILL_EXIT_PASS;
+    if (plan.against[0] != '\0') {
+        char name[64];
+        if (drill_against_show(&plan, stdout, name, sizeof name, &error) != GMS_OK) {
+            fprintf(stderr, "gms-failover-test: --against: %s\n", error.text);
+            return DRILL_EXIT_COULD_NOT_RUN;
+        }
+        if (!plan.agreed && !drill_against_agreed(name, stdin, stdout)) {
+            fprintf(stderr, "\ngms-failover-test: nobody agreed, so nothing was done; --yes answers in advance\n");
+            return DRILL_EXIT_USAGE;
+        }
+    }
     fputc('\n', stdout);
     struct drill_campaign campaign = {.plan = &plan};
     drill_environment_read(argc, argv, &campaign.environment);

@@ -162,6 +162,23 @@ static void measure_status(const struct drill_evidence *evidence, const struct d
             failover->steps[step].known = false;
 }
 
+/* Without the coordinators' word: what every rank of the successor says in its own log that it has adopted. */
+static void measure_adopted(const struct drill_evidence *evidence, const struct drill_observation *seen,
+                            struct drill_failover *failover)
+{
+    uint32_t adopted = UINT32_MAX;
+    for (uint32_t rank = 0; rank < evidence->ranks; rank++) {
+        const struct drill_log *log =
+            evidence->logs != NULL ? drill_logs_find(evidence->logs, seen->to_incarnation, rank) : NULL;
+        if (log == NULL || log->adopted < 0)
+            return;
+        if ((uint64_t)log->adopted < adopted)
+            adopted = (uint32_t)log->adopted;
+    }
+    failover->adopted = failover->sealed_least = failover->sealed_greatest = adopted;
+    failover->status_known = true;
+}
+
 /* --------------------------------------------------------------------------------------------- clients -------- */
 
 static void measure_gaps(const struct drill_evidence *evidence, const struct drill_observation *seen,
@@ -265,6 +282,8 @@ void drill_measure(const struct drill_evidence *evidence, struct drill_result *r
         failover->to_engine = seen->to_engine;
         failover->to_incarnation = seen->to_incarnation;
         measure_status(evidence, seen, failover, result, i + 1);
+        if (!failover->status_known && seen->status_may_forget)
+            measure_adopted(evidence, seen, failover);
         measure_successor(evidence, seen, failover);
         measure_gaps(evidence, seen, failover);
         if (seen->probe != NULL && seen->probe->state == DRILL_STREAM_DONE)

@@ -16,8 +16,9 @@ struct drill_observation {
     bool injected, completed;
     int32_t from_engine, to_engine;
     uint64_t from_incarnation, to_incarnation;
-    uint64_t lost_incarnation;          /* a successor that was to die on the way; 0: none */
-    uint64_t signal_ns;                 /* just before the first pidfd signal; 0: the engine killed itself */
+    bool status_may_forget;    /* coordinators ended in the middle of it: what they say of a takeover ends with them */
+    uint64_t lost_incarnation; /* a successor that was to die on the way; 0: none */
+    uint64_t signal_ns;        /* just before the first pidfd signal; 0: the engine killed itself */
     uint64_t ended_ns[DRILL_MAX_RANKS]; /* when the process behind the rank's pidfd was seen to have ended */
     int32_t pids[DRILL_MAX_RANKS];
     bool killed[DRILL_MAX_RANKS];

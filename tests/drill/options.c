@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/units.h"
 #include "catalogue.h"
 #include "gms/version.h"
 
@@ -39,6 +40,9 @@ enum option_key {
     KEY_CATALOGUE,
     KEY_LIST,
     KEY_COMPARE,
+    KEY_AGAINST,
+    KEY_YES,
+    KEY_SOAK,
     KEY_RATE,
     KEY_SABOTAGE_PAGES,
     KEY_SABOTAGE_RANK,
@@ -80,6 +84,13 @@ static const struct argp_option options[] = {
      "cold "
      "restart, and put them side by side; alone, or after --catalogue",
      0},
+    {"soak", KEY_SOAK, "DURATION", 0, "Draw from these faults for so long, as in 8h; the seed tells which and when", 0},
+    {"against", KEY_AGAINST, "RUN_DIR", 0,
+     "Carry them out on the deployment that runs there (default: sigkill-rank), after showing it and asking; the "
+     "faults are "
+     "real, and a takeover uses up a parked engine",
+     0},
+    {"yes", KEY_YES, NULL, 0, "With --against: do not ask", 0},
     {"rate", KEY_RATE, "N", 0, "At most so many new requests a second (default: as soon as one has ended)", 0},
     {NULL, 0, NULL, 0, "Output", 5},
     {"json", KEY_JSON, "FILE", 0, "Write the results there too, format in tests/drill/README.md", 0},
@@ -208,6 +219,16 @@ static gms_status set(struct drill_plan *plan, enum option_key key, const char *
         return drill_number_parse("seed", text, 0, UINT64_C(1) << 52, &plan->seed, error);
     case KEY_CATALOGUE:
         return drill_catalogue_choose(text, &plan->rows, error);
+    case KEY_AGAINST:
+        return set_path("against", text, plan->against, error);
+    case KEY_YES:
+        plan->agreed = true;
+        return GMS_OK;
+    case KEY_SOAK:
+        status = gms_parse_duration(text, &plan->soak_ns, error);
+        return status == GMS_OK && plan->soak_ns == 0
+                   ? gms_fail(error, GMS_E_INVALID, "--soak %s: give a time, as in 30min", text)
+                   : status;
     case KEY_COMPARE:
         plan->compare = true;
         return GMS_OK;

@@ -170,7 +170,8 @@ static gms_status find_bin_dir(struct drill_plan *plan, struct gms_error *ret_er
         memcpy(plan->bin_dir, path, strlen(path) + 1);
     }
     static const char *const programs[] = {"gms-keeper", "gms-coord", "gms-exec"};
-    for (size_t i = 0; plan->attach[0] == '\0' && i < sizeof programs / sizeof programs[0]; i++) {
+    for (size_t i = 0; plan->attach[0] == '\0' && plan->against[0] == '\0' && i < sizeof programs / sizeof programs[0];
+         i++) {
         char path[DRILL_PATH_BYTES + 32];
         snprintf(path, sizeof path, "%s/%s", plan->bin_dir, programs[i]);
         if (access(path, X_OK) != 0)
@@ -205,6 +206,13 @@ static gms_status complete_catalogue(struct drill_plan *plan, struct gms_error *
         return gms_fail(ret_error, GMS_E_INVALID,
                         "--catalogue: its rows say where, when and with how many engines; leave out --attach, "
                         "--engines, --when, --after and every --sabotage but each");
+    if (plan->against[0] != '\0' && (plan->compare || plan->soak_ns > 0 || plan->command[0] != NULL ||
+                                     plan->sabotage != DRILL_SABOTAGE_NONE || plan->against[0] != '/'))
+        return gms_fail(
+            ret_error, GMS_E_INVALID,
+            "--against %s: give an absolute path, and leave out --compare, --soak, --sabotage and an engine "
+            "command",
+            plan->against);
     if (plan->compare && plan->command[0] != NULL && strcmp(plan->command[0], "minillm") != 0)
         return gms_fail(ret_error, GMS_E_INVALID,
                         "--compare with the engine command %s: only minillm can also be the plain standby",
@@ -216,13 +224,13 @@ static gms_status complete_catalogue(struct drill_plan *plan, struct gms_error *
 gms_status drill_plan_complete(struct drill_plan *plan, struct gms_error *ret_error)
 {
     gms_status status;
-    bool attach = plan->attach[0] != '\0';
+    bool attach = plan->attach[0] != '\0' || plan->against[0] != '\0';
     uint32_t configured = attach ? 0 : 2;
     if (plan->config[0] != '\0' && (status = ranks_of_config(plan->config, &configured, ret_error)) != GMS_OK)
         return status;
     if (plan->ranks == 0)
         plan->ranks = configured;
-    if (attach) {
+    if (attach && plan->against[0] == '\0') {
         if (plan->config[0] != '\0')
             return gms_fail(ret_error, GMS_E_INVALID,
                             "--attach and --config: a running deployment has its file already; "
@@ -243,6 +251,10 @@ gms_status drill_plan_complete(struct drill_plan *plan, struct gms_error *ret_er
     if (plan->ranks > 0 && plan->rank >= 0 && (uint32_t)plan->rank >= plan->ranks)
         return gms_fail(ret_error, GMS_E_INVALID, "--rank %d: the deployment has ranks 0 to %u", plan->rank,
                         plan->ranks - 1);
+    if (plan->rows == 0 && plan->against[0] != '\0')
+        drill_catalogue_choose("sigkill-rank", &plan->rows, NULL);
+    if (plan->rows == 0 && plan->soak_ns > 0)
+        drill_catalogue_choose("short", &plan->rows, NULL);
     if (plan->rows != 0 || plan->compare)
         return complete_catalogue(plan, ret_error);
     if (plan->sabotage == DRILL_SABOTAGE_EACH)
@@ -308,14 +320,18 @@ static void print_rows(const struct drill_plan *plan, FILE *stream)
         fprintf(stream, "  %-13s%s: %s\n", label, fault->name, fault->done);
         label = "";
     }
-    if (plan->repeat > 1)
+    if (plan->soak_ns > 0)
+        fprintf(stream, "  %-13sdrawn from these for %.0f s\n", "", (double)plan->soak_ns / 1e9);
+    else if (plan->repeat > 1)
         fprintf(stream, "  %-13sall of them %u times\n", "", plan->repeat);
 }
 
 void drill_plan_print(const struct drill_plan *plan, FILE *stream)
 {
     fprintf(stream, "plan\n");
-    if (plan->attach[0] != '\0') {
+    if (plan->against[0] != '\0') {
+        fprintf(stream, "  deployment   the one that runs in %s, whose processes will be struck\n", plan->against);
+    } else if (plan->attach[0] != '\0') {
         fprintf(stream, "  deployment   the one that runs in %s, engines' logs %s\n", plan->attach,
                 plan->log_dir[0] != '\0' ? plan->log_dir : "where their command line says");
     } else {
@@ -334,7 +350,8 @@ void drill_plan_print(const struct drill_plan *plan, FILE *stream)
     fprintf(stream, "  streams      %u of %u tokens, temperature %g, seed %llu, prompts %s\n", plan->streams,
             plan->max_tokens, plan->temperature, (unsigned long long)plan->seed, plan->prompts);
     fprintf(stream, "  controls     the same requests, twice, undisturbed, %s\n",
-            plan->attach[0] != '\0' ? "before the first fault" : "in a deployment of their own");
+            plan->attach[0] != '\0' || plan->against[0] != '\0' ? "before the first fault"
+                                                                : "in a deployment of their own");
     if (plan->rows != 0)
         print_rows(plan, stream);
     if (plan->compare)

@@ -44,6 +44,9 @@ struct drill_plan {
     /* where */
     char config[DRILL_PATH_BYTES];   /* deployment file that is taken as the base; "": the built-in one */
     char attach[DRILL_PATH_BYTES];   /* run directory of a running deployment; "": start one */
+    char against[DRILL_PATH_BYTES];  /* run directory of a running deployment whose processes the catalogue may end */
+    bool agreed;                     /* --yes: nobody is asked */
+    uint64_t soak_ns;                /* rows of the catalogue, drawn, for so long; 0: in order, repeat times */
     char log_dir[DRILL_PATH_BYTES];  /* engines' own logs, attach only; "": read from an engine's command line */
     char work_dir[DRILL_PATH_BYTES]; /* "": a new one under TMPDIR */
     char bin_dir[DRILL_PATH_BYTES];  /* of gms-keeper, gms-coord, gms-exec, minillm */

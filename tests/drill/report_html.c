@@ -44,6 +44,26 @@ static void pill(FILE *page, enum drill_word word)
 
 /* ---------------------------------------------------------------------------------------------------- top ----- */
 
+static void lead(FILE *page, const struct drill_campaign *campaign, const struct drill_totals *totals)
+{
+    size_t passed = drill_campaign_count(campaign, DRILL_WORD_PASSED),
+           skipped = drill_campaign_count(campaign, DRILL_WORD_SKIPPED), tried = campaign->count - skipped;
+    fprintf(
+        page,
+        "<p class=\"lead\">An inference engine was made to fail, again and again, while clients were reading answers "
+        "from it. %zu of %zu fault%s ended as %s should%s. ",
+        passed, tried, plural(tried), tried == 1 ? "it" : "they", skipped > 0 ? "; some could not be tried here" : "");
+    if (campaign->inexact) {
+        fputs("This engine is not exact by itself (", page);
+        text(page, campaign->divergence);
+        fputs("), so equal answers are not claimed.", page);
+    } else if (totals->streams > 0) {
+        fprintf(page, "%zu of %zu answers (%llu tokens) are, token by token, those of two runs that nobody disturbed.",
+                totals->equal, totals->streams, (unsigned long long)totals->tokens);
+    }
+    fputs("</p>", page);
+}
+
 static void head(FILE *page, const struct drill_campaign *campaign, const struct drill_totals *totals)
 {
     static const char *const verdicts[] = {"passed", "failed", "could-not-run"};
@@ -59,23 +79,13 @@ static void head(FILE *page, const struct drill_campaign *campaign, const struct
             verdicts[code], code == DRILL_EXIT_COULD_NOT_RUN ? "could not run" : verdicts[code]);
     text(page, campaign->environment.started);
     fprintf(page, ", %.0f seconds</span></header>", (double)campaign->wall_ns / 1e9);
-    size_t passed = drill_campaign_count(campaign, DRILL_WORD_PASSED),
-           skipped = drill_campaign_count(campaign, DRILL_WORD_SKIPPED);
-    fprintf(
-        page,
-        "<p class=\"lead\">An inference engine was made to fail, again and again, while clients were reading answers "
-        "from it. %zu of %zu fault%s ended as %s should%s. ",
-        passed, campaign->count - skipped, plural(campaign->count - skipped),
-        campaign->count - skipped == 1 ? "it" : "they", skipped > 0 ? "; some could not be tried here" : "");
-    if (campaign->inexact) {
-        fputs("This engine is not exact by itself (", page);
-        text(page, campaign->divergence);
-        fputs("), so equal answers are not claimed.", page);
-    } else if (totals->streams > 0) {
-        fprintf(page, "%zu of %zu answers (%llu tokens) are, token by token, those of %s that nobody disturbed.",
-                totals->equal, totals->streams, (unsigned long long)totals->tokens, "two runs");
-    }
-    fputs("</p>", page);
+    if (campaign->count > 0)
+        lead(page, campaign, totals);
+    else if (campaign->side_count > 0)
+        fputs("<p class=\"lead\">An inference engine was made to fail while clients were reading answers from it, and "
+              "got "
+              "over it in different ways.</p>",
+              page);
     if (campaign->could_not_run) {
         fputs("<ul class=\"failures\"><li>", page);
         text(page, campaign->reason);
@@ -96,12 +106,13 @@ static void tile(FILE *page, const char *label, const char *format, ...)
     va_end(arguments);
 }
 
-static void tiles(FILE *page, const struct drill_campaign *campaign, const struct drill_totals *totals)
+static void tiles(FILE *page, struct drill_campaign *campaign, const struct drill_totals *totals)
 {
     size_t skipped = drill_campaign_count(campaign, DRILL_WORD_SKIPPED);
     fputs("<div class=\"tiles\">", page);
-    tile(page, skipped > 0 ? "rounds passed (some skipped)" : "rounds passed", "%zu of %zu",
-         drill_campaign_count(campaign, DRILL_WORD_PASSED), campaign->count - skipped);
+    if (campaign->count > 0)
+        tile(page, skipped > 0 ? "rounds passed (some skipped)" : "rounds passed", "%zu of %zu",
+             drill_campaign_count(campaign, DRILL_WORD_PASSED), campaign->count - skipped);
     if (totals->gap.count > 0) {
         tile(page, "median pause of a stream", "%.1f ms", ms(totals->gap.median));
         tile(page, "nine of ten pauses are shorter than", "%.1f ms", ms(totals->gap.most_of_ten));
@@ -112,6 +123,13 @@ static void tiles(FILE *page, const struct drill_campaign *campaign, const struc
         tile(page, "finished cache blocks kept", "%.1f %%", 100.0 * (double)totals->adopted / (double)totals->sealed);
     if (totals->streams > 0)
         tile(page, "answers equal to undisturbed ones", "%zu of %zu", totals->equal, totals->streams);
+    for (size_t i = 0; i < campaign->side_count; i++) {
+        char label[96];
+        struct drill_spread gap = drill_spread_of(&campaign->sides[i].gaps);
+        snprintf(label, sizeof label, "median pause with %.60s", campaign->sides[i].name);
+        if (gap.count > 0)
+            tile(page, label, "%.1f ms", ms(gap.median));
+    }
     fputs("</div>", page);
 }
 

@@ -160,6 +160,14 @@ static int32_t first_shadow(const struct round *round)
     return first;
 }
 
+static bool strikes_at(const struct drill_strike *strikes, size_t count, enum drill_target target)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strikes[i].target == target)
+            return true;
+    return false;
+}
+
 static bool strike(struct round *round, const struct drill_strike *strikes, size_t count,
                    struct drill_observation *seen)
 {
@@ -206,6 +214,9 @@ static bool take_over(struct round *round, const struct drill_strike *strikes, s
         round->load.streams.killed_incarnation = seen->lost_incarnation;
         round->excused |= 1u << lost;
     }
+    seen->status_may_forget = strikes_at(strikes, count, DRILL_TARGET_COORDINATOR) ||
+                              strikes_at(strikes, count, DRILL_TARGET_COORDINATORS) ||
+                              strikes_at(strikes, count, DRILL_TARGET_COORDINATOR_LAUNCHER);
     if (!strike(round, strikes, count, seen))
         return false;
     seen->injected = true;
@@ -262,14 +273,6 @@ static int64_t longest_gap(const struct round *round, uint64_t from_ns, uint64_t
         }
     }
     return (int64_t)longest_ns;
-}
-
-static bool strikes_at(const struct drill_strike *strikes, size_t count, enum drill_target target)
-{
-    for (size_t i = 0; i < count; i++)
-        if (strikes[i].target == target)
-            return true;
-    return false;
 }
 
 /* Sabotage: nobody is there who would repair anything. */
@@ -482,7 +485,7 @@ void drill_round_run(struct drill_scene *scene, const struct drill_fault *fault,
         drill_blocks_free(&scene->blocks);
     *ret_usable = true;
     scene->serving = (uint32_t)round.seen.to_engine;
-    for (uint32_t engine = 0; engine < DRILL_MAX_ENGINES; engine++)
+    for (uint32_t engine = 0; engine < DRILL_MAX_ENGINES && !scene->deployment.attached; engine++)
         if ((round.excused >> engine & 1) != 0)
             drill_scene_buried(scene, engine);
 }

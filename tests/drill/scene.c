@@ -56,9 +56,37 @@ static gms_status separate_mounts(struct gms_error *ret_error)
     return GMS_OK;
 }
 
+gms_status drill_scene_attach(struct drill_scene *scene, struct gms_error *ret_error)
+{
+    struct drill_deployment *deployment = &scene->deployment;
+    if (scene->up)
+        drill_deployment_stop(deployment); /* closes what was opened to look at it */
+    scene->up = false;
+    gms_status status = drill_deployment_attach(&scene->plan, deployment, ret_error);
+    if (status != GMS_OK)
+        return status;
+    scene->up = true;
+    scene->serving = (uint32_t)deployment->status[0].serving_engine;
+    return GMS_OK;
+}
+
+/* Somebody else starts engines there; the last one that serves is not struck. */
+static gms_status attached_ready(struct drill_scene *scene, const struct drill_fault *fault,
+                                 struct gms_error *ret_error)
+{
+    gms_status status = drill_scene_attach(scene, ret_error);
+    uint32_t parked = status == GMS_OK ? count_started(scene) - 1 : 0;
+    if (status == GMS_OK && parked < fault->shadows)
+        status = gms_fail(ret_error, GMS_E_REFUSED, "%s: the fault would end the service",
+                          parked == 0 ? "no shadow is parked" : "too few shadows are parked");
+    return status;
+}
+
 gms_status drill_scene_ready(struct drill_scene *scene, const struct drill_fault *fault, uint32_t rank,
                              struct gms_error *ret_error)
 {
+    if (scene->plan.against[0] != '\0')
+        return attached_ready(scene, fault, ret_error);
     gms_status status = GMS_OK;
     bool small_disk = (fault->needs & DRILL_NEED_DISK) != 0;
     /* A parked engine of an earlier round would be promoted before the one that is to die. */
@@ -117,7 +145,7 @@ void drill_scene_buried(struct drill_scene *scene, uint32_t engine)
 size_t drill_scene_drop(struct drill_scene *scene, bool keep)
 {
     size_t killed = scene->up ? drill_deployment_stop(&scene->deployment) : 0;
-    if (scene->up && !keep)
+    if (scene->up && !keep && scene->plan.against[0] == '\0')
         drill_scratch_remove(scene->deployment.dir);
     scene->up = false;
     drill_blocks_free(&scene->blocks);

@@ -27,8 +27,12 @@ struct drill_scene {
 
 void drill_scene_init(const struct drill_plan *plan, const struct drill_scratch *scratch,
                       struct drill_scene *ret_scene);
+/* Takes the deployment that runs in plan->against as the scene: it is looked at before each round and never completed,
+ * dropped without ending anything. Errors: as drill_deployment_attach. */
+gms_status drill_scene_attach(struct drill_scene *scene, struct gms_error *ret_error);
 /* Makes the scene ready for `fault`: one engine serves, fault->shadows are parked on all ranks, and the first of them
- * dies on `rank` where the fault wants that. Errors: as of the deployment; the scene is dropped then. */
+ * dies on `rank` where the fault wants that. Errors: as of the deployment, REFUSED (attached,
+ * and too few are parked); the scene is dropped then. */
 gms_status drill_scene_ready(struct drill_scene *scene, const struct drill_fault *fault, uint32_t rank,
                              struct gms_error *ret_error);
 /* Engine `engine` has ended: its launcher is ended too, its number is free again. */

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -78,12 +79,29 @@ static gms_status wait_for_child(pid_t rank_pid, size_t before, struct gms_error
 
 /* ------------------------------------------------------------------------------------------------- victims ---- */
 
-static gms_status add(struct victims *victims, const char *what, pid_t pid, enum drill_act act,
-                      struct gms_error *ret_error)
+/* A process that may be signalled: of the drill's own, or of the deployment that a person has pointed at. */
+static gms_status open_process(const struct drill_deployment *deployment, pid_t pid, int *ret_pidfd,
+                               struct gms_error *ret_error)
+{
+    if (!deployment->attached)
+        return drill_descendant_open(getpid(), pid, ret_pidfd, ret_error);
+    char path[32];
+    struct stat owner;
+    gms_status status = gms_pidfd_open(pid, ret_pidfd, ret_error);
+    snprintf(path, sizeof path, "/proc/%d", (int)pid);
+    if (status == GMS_OK && (stat(path, &owner) != 0 || owner.st_uid != geteuid() || gms_pidfd_ended(*ret_pidfd))) {
+        gms_fd_close(ret_pidfd);
+        status = gms_fail(ret_error, GMS_E_REFUSED, "pid %d is not a process of this user, or has ended", (int)pid);
+    }
+    return status;
+}
+
+static gms_status add(const struct drill_deployment *deployment, struct victims *victims, const char *what, pid_t pid,
+                      enum drill_act act, struct gms_error *ret_error)
 {
     if (pid <= 0)
         return gms_fail(ret_error, GMS_E_NOT_FOUND, "%s is not there now", what);
-    gms_status status = drill_descendant_open(getpid(), pid, &victims->pidfds[victims->count], ret_error);
+    gms_status status = open_process(deployment, pid, &victims->pidfds[victims->count], ret_error);
     if (status == GMS_OK)
         victims->signals[victims->count++] = act == DRILL_ACT_STOP ? SIGSTOP : SIGKILL;
     return status;
@@ -111,36 +129,39 @@ static gms_status find(struct drill_strike strike, uint32_t rank, struct drill_d
     switch (strike.target) {
     case DRILL_TARGET_ENGINE_RANK:
         seen->killed[rank] = true;
-        return add(victims, "the engine's rank", engine->pids[rank], strike.act, ret_error);
+        return add(deployment, victims, "the engine's rank", engine->pids[rank], strike.act, ret_error);
     case DRILL_TARGET_ENGINE_ALL:
         for (uint32_t i = 0; i < deployment->ranks && status == GMS_OK; i++) {
             seen->killed[i] = true;
-            status = add(victims, "a rank of the engine", engine->pids[i], strike.act, ret_error);
+            status = add(deployment, victims, "a rank of the engine", engine->pids[i], strike.act, ret_error);
         }
         return status;
     case DRILL_TARGET_ENGINE_LAUNCHER:
-        return add(victims, "the engine's launcher", engine->launcher != NULL ? engine->launcher->pid : 0, strike.act,
-                   ret_error);
+        return add(deployment, victims, "the engine's launcher", engine->launcher != NULL ? engine->launcher->pid : 0,
+                   strike.act, ret_error);
     case DRILL_TARGET_SHADOW_RANK:
         shadow = first_shadow(deployment, seen->from_engine);
-        return add(victims, "a parked engine", shadow != NULL ? shadow->pids[rank] : 0, strike.act, ret_error);
+        return add(deployment, victims, "a parked engine", shadow != NULL ? shadow->pids[rank] : 0, strike.act,
+                   ret_error);
     case DRILL_TARGET_COORDINATOR:
-        return add(victims, "the coordinator", deployment->status[rank].pid, strike.act, ret_error);
+        return add(deployment, victims, "the coordinator", deployment->status[rank].pid, strike.act, ret_error);
     case DRILL_TARGET_COORDINATORS:
         for (uint32_t i = 0; i < deployment->ranks && status == GMS_OK; i++)
-            status = add(victims, "a coordinator", deployment->status[i].pid, strike.act, ret_error);
+            status = add(deployment, victims, "a coordinator", deployment->status[i].pid, strike.act, ret_error);
         return status;
     case DRILL_TARGET_COORDINATOR_LAUNCHER:
-        return add(victims, "the coordinators' mpirun", drill_parts_coordinator_launcher(deployment), strike.act,
-                   ret_error);
+        return add(deployment, victims, "the coordinators' mpirun", drill_parts_coordinator_launcher(deployment),
+                   strike.act, ret_error);
     case DRILL_TARGET_KEEPER:
-        return add(victims, "gms-keeper", drill_parts_keeper(deployment), strike.act, ret_error);
+        return add(deployment, victims, "gms-keeper", drill_parts_keeper(deployment), strike.act, ret_error);
     case DRILL_TARGET_UP:
         process = drill_parts_up(deployment);
-        return add(victims, "gms-up", process != NULL && !process->ended ? process->pid : 0, strike.act, ret_error);
+        return add(deployment, victims, "gms-up", process != NULL && !process->ended ? process->pid : 0, strike.act,
+                   ret_error);
     case DRILL_TARGET_RELAY:
         process = drill_parts_relay(deployment);
-        return add(victims, "gms-relay", process != NULL && !process->ended ? process->pid : 0, strike.act, ret_error);
+        return add(deployment, victims, "gms-relay", process != NULL && !process->ended ? process->pid : 0, strike.act,
+                   ret_error);
     case DRILL_TARGET_RUN_DISK:
     case DRILL_TARGET_NONE:
     case DRILL_TARGET_COUNT:
@@ -158,7 +179,7 @@ static void note_cohort(const struct drill_deployment *deployment, const struct 
         size_t count = drill_descendants(root, pids, DRILL_MAX_COHORT);
         for (size_t i = 0; i <= count && blow->cohort_count < DRILL_MAX_COHORT; i++) {
             pid_t pid = i == count ? root : pids[i];
-            if (drill_descendant_open(getpid(), pid, &blow->cohort[blow->cohort_count], NULL) == GMS_OK)
+            if (open_process(deployment, pid, &blow->cohort[blow->cohort_count], NULL) == GMS_OK)
                 blow->cohort_pids[blow->cohort_count++] = pid;
         }
     }
@@ -238,6 +259,24 @@ static gms_status prepare(struct drill_strike strike, uint32_t rank, const struc
     return GMS_OK;
 }
 
+/* After the processes were opened the deployment must still name the same numbers, else they may be somebody else's. */
+static gms_status still_the_same(struct drill_deployment *deployment, const struct drill_observation *seen,
+                                 struct gms_error *ret_error)
+{
+    int32_t coordinators[DRILL_MAX_RANKS] = {0};
+    for (uint32_t rank = 0; rank < deployment->ranks; rank++)
+        coordinators[rank] = deployment->status[rank].pid;
+    gms_status status = drill_deployment_agree(deployment, ret_error);
+    for (uint32_t rank = 0; rank < deployment->ranks && status == GMS_OK; rank++) {
+        const struct drill_status_engine *engine =
+            drill_status_engine(&deployment->status[rank], (uint32_t)seen->from_engine);
+        if (deployment->status[rank].pid != coordinators[rank] || engine == NULL ||
+            engine->pid != deployment->engines[seen->from_engine].pids[rank])
+            status = gms_fail(ret_error, GMS_E_REFUSED, "rank %u has other processes than a moment ago", rank);
+    }
+    return status;
+}
+
 gms_status drill_strike(const struct drill_strike *strikes, size_t count, uint32_t rank,
                         struct drill_deployment *deployment, const char *endpoint, struct drill_observation *seen,
                         struct drill_blow *blow, struct gms_error *ret_error)
@@ -259,6 +298,8 @@ gms_status drill_strike(const struct drill_strike *strikes, size_t count, uint32
     for (size_t i = 0; i < count && status == GMS_OK; i++)
         if (strikes[i].act == DRILL_ACT_KILL || strikes[i].act == DRILL_ACT_STOP)
             status = find(strikes[i], rank, deployment, seen, &victims, ret_error);
+    if (status == GMS_OK && deployment->attached)
+        status = still_the_same(deployment, seen, ret_error);
     if (status == GMS_OK && victims.count > 0)
         seen->signal_ns = gms_clock_ns();
     for (size_t i = 0; i < victims.count; i++) {
