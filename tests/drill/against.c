@@ -16,8 +16,8 @@ const char *drill_against_unfit(const struct drill_fault *fault)
     for (int i = 0; i < DRILL_STRIKES; i++) {
         if (fault->strikes[i].act == DRILL_ACT_LIMIT_MEMORY || fault->strikes[i].target == DRILL_TARGET_RUN_DISK)
             return "it needs a deployment that the drill has made for it";
-        if (fault->strikes[i].target == DRILL_TARGET_UP)
-            return "nobody would start gms-up again";
+        if (fault->strikes[i].target == DRILL_TARGET_UP || fault->strikes[i].target == DRILL_TARGET_RELAY)
+            return "nobody would start it again";
         if (fault->strikes[i].target == DRILL_TARGET_ENGINE_LAUNCHER)
             return "which process launched a running engine is not known";
     }

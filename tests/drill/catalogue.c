@@ -277,7 +277,8 @@ const char *drill_outcome_sabotage(enum drill_outcome outcome)
 {
     static const char *const sabotages[DRILL_OUTCOME_COUNT] = {
         [DRILL_OUTCOME_TAKEOVER] = "the successor overwrites every block of one rank before it adopts",
-        [DRILL_OUTCOME_UNNOTICED] = "nobody repairs: gms-up gets SIGKILL first, a full disk stays full",
+        [DRILL_OUTCOME_UNNOTICED] =
+            "nobody repairs: gms-up gets SIGKILL first, a full disk stays full, no relay is started again",
     };
     return outcome < DRILL_OUTCOME_COUNT ? sabotages[outcome] : "?";
 }

@@ -341,7 +341,8 @@ static bool suffer(struct round *round, const struct drill_strike *strikes, size
         return false;
     uint64_t begun_ns = gms_clock_ns();
     if (!strike(round, strikes, count, &seen) || (up_ends && !sabotaged && !restart_up(round)) ||
-        (round->relayed != NULL && !relayed_good(round, drill_relayed_again(round->relayed, &error), &error)))
+        (round->relayed != NULL && !sabotaged &&
+         !relayed_good(round, drill_relayed_again(round->relayed, &error), &error)))
         return false;
     uint64_t deadline_ns = sabotaged ? begun_ns + NOBODY_REPAIRS_MS * GMS_NS_PER_MS : limit(round);
     uint64_t relent_ns = round->blow.ballast[0] != '\0' ? begun_ns + DISK_FULL_MS * GMS_NS_PER_MS : 0;
@@ -478,8 +479,8 @@ void drill_round_run(struct drill_scene *scene, const struct drill_fault *fault,
     drill_load_close(&round.load);
     ret_result->wall_ns = gms_clock_ns() - begun_ns;
     /* Poisoned blocks were found out and are out of use: the deployment is as good as before. */
-    if (ret_result->failure_count > 0 &&
-        !(went_through && scene->plan.sabotage == DRILL_SABOTAGE_EACH && everybody_is_done(ret_result)))
+    if (ret_result->failure_count > 0 && !(went_through && scene->plan.sabotage == DRILL_SABOTAGE_EACH &&
+                                           fault->outcome == DRILL_OUTCOME_TAKEOVER && everybody_is_done(ret_result)))
         return;
     if (ret_result->failure_count > 0)
         drill_blocks_free(&scene->blocks);
