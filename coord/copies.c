@@ -161,24 +161,27 @@ static bool keeper_is_there(const struct gms_copies *copies)
     return copies->keeper != NULL && copies->keeper->fd >= 0;
 }
 
-void gms_copies_put(struct gms_copies *copies, const char *name, int fd, const void *meta, uint32_t meta_bytes)
+gms_status gms_copies_put(struct gms_copies *copies, const char *name, int fd, const void *meta, uint32_t meta_bytes)
 {
     struct gms_error error;
     int own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
     if (own < 0) {
         gms_log(GMS_LOG_ERROR, "no descriptor left for a copy of %s: %s", name, strerror(errno));
-        return;
+        return GMS_E_DESCRIPTORS;
     }
     if (insert(copies, name, own, meta, meta_bytes, &error) != GMS_OK) {
         gms_fd_close(&own);
         gms_log(GMS_LOG_ERROR, "%s", error.text);
-        return;
+        return error.status;
     }
-    if (keeper_is_there(copies) && gms_keeper_put(copies->keeper, name, fd, meta, meta_bytes, &error) != GMS_OK)
+    gms_status status =
+        keeper_is_there(copies) ? gms_keeper_put(copies->keeper, name, fd, meta, meta_bytes, &error) : GMS_OK;
+    if (status != GMS_OK)
         gms_log(GMS_LOG_ERROR, "the keeper did not take a copy of %s: %s", name, error.text);
     if (copies->listener != NULL)
         copies->listener(copies->listener_context,
                          &(struct gms_copy){.name = name, .fd = fd, .meta = meta, .meta_bytes = meta_bytes});
+    return status == GMS_E_DISCONNECTED ? GMS_OK : status;
 }
 
 void gms_copies_drop(struct gms_copies *copies, const char *name)

@@ -42,7 +42,10 @@ typedef void (*gms_copies_listener)(void *context, const struct gms_copy *copy);
 void gms_copies_listen(struct gms_copies *copies, gms_copies_listener listener, void *context);
 
 /* Takes a copy of `fd` (borrowed) and of the meta, in place of what had the name. */
-void gms_copies_put(struct gms_copies *copies, const char *name, int fd, const void *meta, uint32_t meta_bytes);
+/* OK also where no keeper is: the next one is given it. Else why the keeper refused (DESCRIPTORS, ...), which is
+ * logged: then nobody has it but this process and gms-exec, so what was not promised yet should not be. Without a
+ * descriptor or memory for it here it is not in the table either. */
+gms_status gms_copies_put(struct gms_copies *copies, const char *name, int fd, const void *meta, uint32_t meta_bytes);
 /* Nothing of that name is no error. */
 void gms_copies_drop(struct gms_copies *copies, const char *name);
 

@@ -53,6 +53,7 @@ struct gms_daemon {
     } watched;                /* what watchers were told last */
     uint64_t hooked_epoch;    /* the last for which the hook was run */
     uint64_t stored_round;    /* of the state that the store has */
+    uint32_t late_passes;     /* over the loop since a deadline was noticed late */
     uint64_t keeper_pause_ns; /* until the next try to find a keeper */
     bool keeper_lost, stopping, stopped, running_events;
     bool resuming; /* the actions that are carried out are those of a restored core */

@@ -182,8 +182,9 @@ static void name_of(const struct gms_members *members, const struct gms_member *
 static const char *const member_names[] = {"guardian", "cohort", "exec", "session"};
 
 /* The session last: what names it is whole then. */
-static void leave_copies(struct gms_members *members, const struct gms_member *member)
+static gms_status leave_copies(struct gms_members *members, const struct gms_member *member)
 {
+    gms_status status = GMS_OK;
     const int fds[] = {member->container.guardian_fd, member->container.engine_fd, member->container.exec_fd,
                        member->pidfd};
     uint8_t meta[META_BYTES];
@@ -191,9 +192,13 @@ static void leave_copies(struct gms_members *members, const struct gms_member *m
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++) {
         char name[GMS_KEEPER_NAME_BYTES];
         name_of(members, member, member_names[i], name);
-        if (fds[i] >= 0)
+        if (fds[i] < 0)
+            continue;
+        gms_status put =
             gms_copies_put(members->options.copies, name, fds[i], meta, fds[i] == member->pidfd ? bytes : 0);
+        status = status == GMS_OK ? put : status;
     }
+    return status;
 }
 
 static void drop_copies(struct gms_members *members, const struct gms_member *member)
@@ -266,8 +271,12 @@ gms_status gms_members_prepare(struct gms_members *members, uint64_t launch, uin
         return status;
     }
     members->prepared[member->engine] = member;
-    leave_copies(members, member);
-    return GMS_OK;
+    status = leave_copies(members, member);
+    if (status == GMS_OK)
+        return GMS_OK;
+    gms_fail(ret_error, status, "engine %u's process cannot be left with the keeper", member->engine);
+    gms_members_abort(members, client->engine_id);
+    return status;
 }
 
 struct gms_member *gms_members_commit(struct gms_members *members, uint32_t engine, uint64_t launch,

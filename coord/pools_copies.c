@@ -226,6 +226,7 @@ gms_status gms_pools_keep_prepared(struct gms_pools *pools, uint32_t engine, str
     uint8_t bytes[PREPARED_META_BYTES];
     char name[GMS_KEEPER_NAME_BYTES];
     struct gms_copies *copies = pools->options.copies;
+    gms_status status = GMS_OK;
     if (copies == NULL)
         return GMS_OK;
     meta.key = tentative->key;
@@ -233,21 +234,23 @@ gms_status gms_pools_keep_prepared(struct gms_pools *pools, uint32_t engine, str
     encode(&meta, bytes);
     if (tentative->creates) {
         prepared_name(pools, engine, "pool", name);
-        gms_copies_put(copies, name, tentative->pool.memory.fd, bytes, sizeof bytes);
+        status = gms_copies_put(copies, name, tentative->pool.memory.fd, bytes, sizeof bytes);
     }
-    if (tentative->directory != NULL) {
+    if (tentative->directory != NULL && status == GMS_OK) {
         prepared_name(pools, engine, "directory", name);
-        gms_copies_put(copies, name, tentative->directory->fd, bytes, sizeof bytes);
+        status = gms_copies_put(copies, name, tentative->directory->fd, bytes, sizeof bytes);
     }
-    if (tentative->key.kind == GMS_OPERATION_PUBLISH) {
+    if (tentative->key.kind == GMS_OPERATION_PUBLISH && status == GMS_OK) {
         int fd = -1;
-        gms_status status = manifest_file(tentative->pool.manifest, tentative->pool.manifest_bytes, &fd, ret_error);
+        status = manifest_file(tentative->pool.manifest, tentative->pool.manifest_bytes, &fd, ret_error);
         if (status != GMS_OK)
             return status;
         prepared_name(pools, engine, "manifest", name);
-        gms_copies_put(copies, name, fd, bytes, sizeof bytes);
+        status = gms_copies_put(copies, name, fd, bytes, sizeof bytes);
         gms_fd_close(&fd);
     }
+    if (status != GMS_OK) /* it would be lost with this process: nobody is told that it is there */
+        return gms_fail(ret_error, status, "what is prepared for engine %u cannot be left with the keeper", engine);
     return GMS_OK;
 }
 

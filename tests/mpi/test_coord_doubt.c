@@ -167,6 +167,34 @@ static void test_stores_that_are_not_what_they_were(void **state)
     cluster_stop(&cluster);
 }
 
+/* A keeper that lives and does not answer remembers less than would be told: the coordinators leave instead, and come
+ * back when it does. */
+static void test_a_keeper_that_stands_still(void **state)
+{
+    struct cluster cluster;
+    struct engine engine;
+    (void)state;
+    cluster_start(&cluster, &(struct cluster_options){.ranks = RANKS});
+    engine_start(&engine, &cluster, 0, "a", live, 0);
+    assert_true(engine_reached(&engine, AT_SERVING, HARNESS_DEADLINE_MS));
+    assert_true(gms_pidfd_signal(cluster.keeper, SIGSTOP));
+    engine_go(&engine, GATE_MORE);
+    int code = cluster_wait_end(&cluster, HARNESS_DEADLINE_MS);
+    assert_true(code > 0);
+    assert_false(engine_reached(&engine, AT_MORE, 0)); /* nothing was told */
+    assert_true(gms_pidfd_signal(cluster.keeper, SIGCONT));
+    cluster_relaunch(&cluster, NULL);
+    assert_true(engine_reached(&engine, AT_MORE, HARNESS_DEADLINE_MS));
+    engine_go(&engine, GATE_STILL);
+    assert_true(engine_reached(&engine, AT_STILL, HARNESS_DEADLINE_MS));
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        assert_true(engine_rank_alive(&engine, rank));
+    engine_go(&engine, GATE_END);
+    assert_true(engine_wait_end(&engine, HARNESS_DEADLINE_MS));
+    engine_finish(&engine);
+    cluster_stop(&cluster);
+}
+
 /* Reported fault V29: a rank that is killed right after it was admitted is gone at once, on every rank, and not when
  * some heartbeat is missed; and a restart between two heartbeats is noticed by those that live. */
 static gms_status join_only(struct engine_rank *rank, struct gms_error *error)
@@ -244,6 +272,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stores_that_are_not_what_they_were),
+        cmocka_unit_test(test_a_keeper_that_stands_still),
         cmocka_unit_test(test_between_heartbeats),
     };
     return cmocka_run_group_tests_name("coord_doubt", tests, NULL, NULL);

@@ -130,7 +130,7 @@ static void test_no_descriptor(void **state)
         int fd = make_file("x");
         const struct rlimit limit = {.rlim_cur = (rlim_t)fd + 1, .rlim_max = (rlim_t)fd + 1};
         child_check(setrlimit(RLIMIT_NOFILE, &limit) == 0);
-        gms_copies_put(copies, "pool/kv/0", fd, NULL, 0);
+        child_check(gms_copies_put(copies, "pool/kv/0", fd, NULL, 0) == GMS_E_DESCRIPTORS);
         child_check(!gms_copies_find(copies, "pool/kv/0", &copy));
         child_check(heard.puts == 0);
         _exit(0);
@@ -164,6 +164,25 @@ static void load_them(struct gms_keeper_client *client)
     child_check(gms_copies_find(copies, "pool/kv/0", &copy) && holds(copy.fd, "kept"));
     child_check(copy.meta_bytes == 4 && memcmp(copy.meta, "meta", 4) == 0);
     child_check(gms_copies_load(copies, &error) == GMS_OK && gms_copies_count(copies, "") == 2); /* again: the same */
+}
+
+/* What the keeper refuses is told to whoever may still refuse; one that is gone refuses nothing. */
+static void refuse_one(struct gms_keeper_client *client)
+{
+    static const char much[GMS_KEEPER_META_BYTES + 1];
+    struct gms_copies *copies = NULL;
+    int fd = make_file("x");
+    child_check(gms_copies_open(client, client->rank, &copies, &error) == GMS_OK);
+    child_check(gms_copies_put(copies, "pool/kv/0", fd, much, sizeof much) == GMS_E_INVALID);
+    child_check(gms_copies_put(copies, "pool/kv/0", fd, NULL, 0) == GMS_OK);
+    gms_keeper_disconnect(client);
+    child_check(gms_copies_put(copies, "pool/kv/0", fd, much, sizeof much) == GMS_OK);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(holder_run(3, 0, refuse_one), GMS_OK);
 }
 
 static void test_next_world(void **state)
@@ -209,6 +228,7 @@ int main(void)
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_many),
         cmocka_unit_test(test_no_descriptor),
+        cmocka_unit_test_setup_teardown(test_refused, keeper_setup_started, keeper_teardown),
         cmocka_unit_test_setup_teardown(test_next_world, keeper_setup_started, keeper_teardown),
         cmocka_unit_test_setup_teardown(test_refill, keeper_setup_started, keeper_teardown),
     };
