@@ -295,6 +295,14 @@ static void bulk(struct gms_daemon *daemon, const struct gms_action *action)
 
 /* --------------------------------------------------------------------------------------------------- takeover -- */
 
+/* Was it condemned for what it does, rather than for being dead? By the last round's word, the same on every rank. */
+static bool hangs(const struct gms_daemon *daemon, uint32_t engine, uint64_t incarnation)
+{
+    const struct gms_ballot_facts *facts = &daemon->merged.facts[engine];
+    return facts->incarnation == incarnation && facts->count[GMS_FACT_GONE] == 0 &&
+           facts->count[GMS_FACT_STICKY] + facts->count[GMS_FACT_STALLED] + facts->count[GMS_FACT_COMMANDED] > 0;
+}
+
 static void fence(struct gms_daemon *daemon, const struct gms_action *action)
 {
     struct gms_core_view view;
@@ -302,9 +310,42 @@ static void fence(struct gms_daemon *daemon, const struct gms_action *action)
     if (action->fence.incarnation == view.writer_incarnation)
         gms_timeline_begin(&daemon->timeline, action->fence.engine, action->fence.incarnation, gms_clock_ns());
     /* The other ranks of one that said goodbye are told so by CONDEMNED, and may come to their own end. */
-    gms_fence_start_leaving(daemon->fence, action->fence.engine, action->fence.incarnation,
-                            action->fence.clean ? daemon->options.config->leave_ns : 0);
+    if (hangs(daemon, action->fence.engine, action->fence.incarnation))
+        gms_fence_start_held(daemon->fence, action->fence.engine, action->fence.incarnation);
+    else
+        gms_fence_start_leaving(daemon->fence, action->fence.engine, action->fence.incarnation,
+                                action->fence.clean ? daemon->options.config->leave_ns : 0);
     gms_reclaim_suspects_changed(daemon->reclaim);
+}
+
+/* A broken device may have written anywhere: may what it sealed be adopted? On this rank; adoption takes what all have.
+ */
+static void distrust(struct gms_daemon *daemon, uint64_t source, uint64_t successor,
+                     struct gms_pools_classified *counts)
+{
+    enum { ECC_UNCORRECTABLE = 214 }; /* the driver's number */
+    const struct gms_config *config = daemon->options.config;
+    const struct gms_member *member = gms_members_find(daemon->members, source);
+    if (member == NULL || member->device_error == 0)
+        return;
+    bool ecc = member->device_error == ECC_UNCORRECTABLE, trusted = false;
+    switch (ecc ? config->adopt_after_ecc_error : config->adopt_after_device_error) {
+    case GMS_ADOPT_NEVER:
+        break;
+    case GMS_ADOPT_VERIFIED:
+        trusted = config->kv_verify_full;
+        break;
+    case GMS_ADOPT_ALWAYS:
+        trusted = true;
+        break;
+    }
+    if (trusted)
+        return;
+    uint32_t given_up = gms_pools_give_up_sealed(daemon->pools, successor, counts);
+    gms_log(GMS_LOG_WARNING,
+            "incarnation %llu ended with device error %d: %u sealed slots of this rank are not adopted (%s)",
+            (unsigned long long)source, member->device_error, given_up,
+            ecc ? "takeover.adopt_after_ecc_error" : "takeover.adopt_after_device_error");
 }
 
 static void classify(struct gms_daemon *daemon, const struct gms_action *action)
@@ -319,6 +360,7 @@ static void classify(struct gms_daemon *daemon, const struct gms_action *action)
         gms_daemon_push_fact(daemon, action->classify.engine, successor, GMS_FACT_STICKY); /* the next one is chosen */
         return;
     }
+    distrust(daemon, action->classify.source, successor, &counts);
     struct gms_takeover_record *record = gms_timeline_open(&daemon->timeline);
     if (record != NULL) {
         record->classify_ns = gms_clock_ns();

@@ -18,8 +18,12 @@
  *                   engines = ( { engine = 1; set = ( "NAME=VALUE" ); } );   over it, for one engine
  *                   ranks = ( { rank = 3; set = ( "NAME=VALUE" ); } );       over that, for one rank
  *                   rename = ( "GMS_*=TLLM_GMS_*" ); port_first = 23000; port_count = 1000; };
- *   engine      : { command = ( "minillm", "--layers", "4" ); containment = "auto" | "pid-namespace" | "subreaper"; };
- *   hooks       : { on_serving = ( "/path/prog", ... ); };   optional; run on rank 0 with GMS_EPOCH and GMS_ENDPOINT
+ *   engine      : { command = ( "minillm", "--layers", "4" );
+ *                   containment = "auto" | "pid-namespace" | "subreaper" | "cgroup"; };
+ *   detection   : { progress_timeout = "30s"; };
+ *   takeover    : { adopt_after_device_error = "never" | "verified" | "always"; adopt_after_ecc_error = ...; };
+ *   hooks       : { on_serving = ( "/path/prog", ... );    optional; run on rank 0 with GMS_EPOCH and GMS_ENDPOINT
+ *                   before_kill = ( "/path/prog", ... ); };   optional; run on each rank with the engine rank's pid
  *   complete    = true;              required, the last line: a file cut short is refused (V38)
  *
  * Unknown settings, wrong types, missing units, duplicates and values out of range are errors with file:line.
@@ -51,7 +55,14 @@ enum {
 enum gms_reclaim_policy { GMS_POLICY_GPU_PROOF, GMS_POLICY_PROCESS_DEATH_TIMEOUT };
 enum gms_reclaim_provider { GMS_PROVIDER_AUTO, GMS_PROVIDER_PROCMAP };
 enum gms_memory_backend { GMS_MEMORY_HOST, GMS_MEMORY_CUDA };
-enum gms_containment { GMS_CONTAINMENT_AUTO, GMS_CONTAINMENT_PID_NAMESPACE, GMS_CONTAINMENT_SUBREAPER };
+enum gms_containment {
+    GMS_CONTAINMENT_AUTO,
+    GMS_CONTAINMENT_PID_NAMESPACE,
+    GMS_CONTAINMENT_SUBREAPER,
+    GMS_CONTAINMENT_CGROUP,
+};
+/* May sealed KV be adopted that a broken device had mapped? VERIFIED: when the successor checks contents. */
+enum gms_adopt_policy { GMS_ADOPT_NEVER, GMS_ADOPT_VERIFIED, GMS_ADOPT_ALWAYS };
 
 /* Flat, no pointers: this is what rank 0 broadcasts. */
 struct gms_config {
@@ -69,20 +80,22 @@ struct gms_config {
     bool kv_verify_full;
     enum gms_containment containment;
     uint64_t operation_timeout_ns, round_timeout_ns, heartbeat_ns, fence_report_ns, transfer_stall_ns, reattach_ns,
-        leave_ns;
+        leave_ns, progress_timeout_ns, before_kill_ns;
     enum gms_reclaim_policy reclaim_policy;
     enum gms_reclaim_provider reclaim_provider;
     uint32_t reclaim_step;
     uint64_t reclaim_grace_ns, reclaim_page_pause_ns;
+    enum gms_adopt_policy adopt_after_device_error, adopt_after_ecc_error;
     uint32_t port_first, port_count; /* for MASTER_PORT */
     uint32_t environment_bytes, engine_environment_bytes, rank_environment_bytes, rename_bytes, command_bytes,
-        on_serving_bytes;
+        on_serving_bytes, before_kill_bytes;
     char environment[GMS_CONFIG_ENVIRONMENT_BYTES];        /* "NAME=VALUE\0" repeated, ${...} not expanded */
     char engine_environment[GMS_CONFIG_ENVIRONMENT_BYTES]; /* "ENGINE NAME=VALUE\0" repeated */
     char rank_environment[GMS_CONFIG_ENVIRONMENT_BYTES];   /* "RANK NAME=VALUE\0" repeated */
     char rename[GMS_CONFIG_RENAME_BYTES];                  /* "FROM=TO\0" repeated */
     char command[GMS_CONFIG_COMMAND_BYTES];                /* "word\0" repeated */
     char on_serving[GMS_CONFIG_COMMAND_BYTES];
+    char before_kill[GMS_CONFIG_COMMAND_BYTES];
 };
 
 /* Errors that a file has, all of them, worded "FILE:LINE: setting: what, limit, what to do". */

@@ -134,10 +134,12 @@ void gms_daemon_run_events(struct gms_daemon *daemon)
     }
     daemon->running_events = false;
     gms_daemon_watch_news(daemon);
-    if (daemon->stopped)
+    if (daemon->stopped) {
         event_base_loopbreak(daemon->base);
-    else
+    } else {
         set_timer(daemon);
+        gms_daemon_seek_hung(daemon);
+    }
 }
 
 /* A deadline that is noticed late says that this process did not run: what it would judge may be waiting to be read. So
@@ -314,6 +316,9 @@ gms_status gms_daemon_open(const struct gms_daemon_options *options, struct gms_
     if (status == GMS_OK) {
         const struct gms_fence_options fence = {.base = daemon->base,
                                                 .report_ns = config->fence_report_ns,
+                                                .before_kill = config->before_kill,
+                                                .before_kill_bytes = config->before_kill_bytes,
+                                                .before_kill_ns = config->before_kill_ns,
                                                 .lent = list_lent,
                                                 .retired = on_retired,
                                                 .context = daemon};
@@ -341,6 +346,8 @@ gms_status gms_daemon_open(const struct gms_daemon_options *options, struct gms_
                                                   config->reclaim_policy == GMS_POLICY_PROCESS_DEATH_TIMEOUT};
         status = gms_daemon_resume_open(daemon, &core, ret_error);
     }
+    if (status == GMS_OK)
+        status = gms_daemon_hung_open(daemon, ret_error);
     if (status == GMS_OK)
         status = gms_reclaim_open(daemon, &daemon->reclaim, ret_error);
     if (status == GMS_OK)
@@ -421,6 +428,7 @@ void gms_daemon_close(struct gms_daemon *daemon)
     gms_pools_close(daemon->pools);
     gms_members_close(daemon->members);
     free_event(&daemon->deadline);
+    free_event(&daemon->hung_timer);
     for (size_t i = 0; i < sizeof daemon->signals / sizeof daemon->signals[0]; i++)
         free_event(&daemon->signals[i]);
     if (daemon->base != NULL)

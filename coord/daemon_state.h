@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the daemon's own files share: daemon.c (loop, events), requests.c (messages in), actions.c (actions out),
- * keeping.c (keeper, gms-exec), distribution.c (environments), resume.c (going on from an earlier world), status.c,
- * timeline.c, hook.c, watch.c. Nobody else includes this.
+ * keeping.c (keeper, gms-exec), distribution.c (environments), resume.c (going on from an earlier world), hung.c
+ * (hung engines), status.c, timeline.c, hook.c, watch.c. Nobody else includes this.
  */
 #ifndef GMS_COORD_DAEMON_STATE_H
 #define GMS_COORD_DAEMON_STATE_H
@@ -23,6 +23,7 @@
 #include "ports.h"
 #include "sessions.h"
 #include "timeline.h"
+#include "progress.h"
 
 struct event;
 struct gms_reclaim;
@@ -50,7 +51,9 @@ struct gms_daemon {
         int32_t engine;
         uint64_t incarnation, epoch;
         char endpoint[256];
-    } watched;                /* what watchers were told last */
+    } watched; /* what watchers were told last */
+    struct gms_progress_watch progress;
+    struct event *hung_timer;
     uint64_t hooked_epoch;    /* the last for which the hook was run */
     uint64_t stored_round;    /* of the state that the store has */
     uint32_t late_passes;     /* over the loop since a deadline was noticed late */
@@ -117,6 +120,9 @@ void gms_daemon_look_after_lock(struct gms_daemon *daemon);
  * changed. */
 void gms_daemon_watch_tell(struct gms_daemon *daemon, struct gms_client *client, uint32_t request_id);
 void gms_daemon_watch_news(struct gms_daemon *daemon);
+/* hung.c: sets the timer when somebody is to be watched, clears it when nobody is. */
+gms_status gms_daemon_hung_open(struct gms_daemon *daemon, struct gms_error *ret_error);
+void gms_daemon_seek_hung(struct gms_daemon *daemon);
 /* hook.c: runs hooks.on_serving, at most one at a time and not for ever; MPI is not touched in the child. */
 void gms_daemon_run_hook(struct gms_daemon *daemon, uint64_t epoch);
 void gms_daemon_end_hook(struct gms_daemon *daemon);

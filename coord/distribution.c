@@ -66,6 +66,7 @@ static void send_environment(struct gms_daemon *daemon, struct gms_client *clien
         struct gms_message reply = {.type = GMS_MESSAGE_ENVIRONMENT_REPLY, .request_id = request};
         reply.environment_reply.variables = (struct gms_bytes){variables, (uint32_t)bytes};
         reply.environment_reply.digest = XXH3_64bits(variables, bytes);
+        reply.environment_reply.containment = (uint32_t)daemon->options.config->containment;
         gms_sessions_send(client, &reply);
     }
     free(variables);

@@ -9,9 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cgroup.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "before_kill.h"
 #include "holders.h"
 #include "kin.h"
 #include "loan.h"
@@ -39,10 +41,12 @@ struct cohort {
     struct event *timer, *engine_ended, *guardian_ended;
 
     struct gms_kin family, strangers;
-    bool seeded;              /* the family */
-    struct gms_holders *walk; /* under way */
-    uint64_t memory_ns;       /* since when only the memory is missing; 0: it is not */
-    uint64_t next_walk_ns;    /* not before */
+    bool group_killed;               /* cgroup.kill was written */
+    bool seeded;                     /* the family */
+    struct gms_before_kill *holding; /* the kill waits for it */
+    struct gms_holders *walk;        /* under way */
+    uint64_t memory_ns;              /* since when only the memory is missing; 0: it is not */
+    uint64_t next_walk_ns;           /* not before */
     uint64_t walk_pause_ns;
     bool walked_clean; /* a walk that began when only the memory was missing found nobody */
     bool untouchable;  /* it found somebody who cannot be named by a pidfd */
@@ -72,6 +76,8 @@ static void end_watch(struct cohort *cohort)
     }
     gms_holders_abandon(cohort->walk);
     cohort->walk = NULL;
+    gms_before_kill_abandon(cohort->holding);
+    cohort->holding = NULL;
 }
 
 static void free_cohort(struct cohort *cohort)
@@ -80,6 +86,8 @@ static void free_cohort(struct cohort *cohort)
     gms_kin_clear(&cohort->family);
     gms_kin_clear(&cohort->strangers);
     gms_fd_close(&cohort->pidfd);
+    if (cohort->state == GMS_FENCE_RETIRED && cohort->container.cgroup_fd >= 0)
+        (void)gms_cgroup_remove_fd(cohort->container.cgroup_fd); /* if gms-exec did not live to do it */
     gms_container_close(&cohort->container);
     free(cohort);
 }
@@ -107,12 +115,40 @@ static bool seed_family(struct cohort *cohort)
     return cohort->seeded;
 }
 
+struct group_look {
+    struct cohort *cohort;
+    pid_t waits;
+};
+
+static bool look_at_member(void *context, pid_t pid)
+{
+    struct group_look *look = context;
+    if (!gms_threads_exiting(pid))
+        look->waits = pid;
+    return look->waits == 0;
+}
+
+/* Everybody in the control group got the signal with cgroup.kill, also who was being started just then. */
+static bool group_exiting(struct cohort *cohort, pid_t *ret_waits)
+{
+    struct group_look look = {.cohort = cohort};
+    int group = cohort->container.cgroup_fd;
+    if (!gms_cgroup_populated(group))
+        return true;
+    cohort->group_killed = cohort->group_killed || gms_cgroup_kill(group);
+    bool whole = gms_cgroup_each(group, look_at_member, &look);
+    *ret_waits = look.waits;
+    return cohort->group_killed && whole && look.waits == 0;
+}
+
 static bool family_exiting(struct cohort *cohort, pid_t *ret_waits)
 {
     if (!seed_family(cohort))
         return false;
     const struct gms_container *container = &cohort->container;
-    bool contained = container->kind == GMS_CONTAINER_PID_NAMESPACE || container->kind == GMS_CONTAINER_SUBREAPER;
+    bool contained = container->kind != 0;
+    if (container->kind == GMS_CONTAINER_CGROUP && !group_exiting(cohort, ret_waits))
+        return false;
     int anchor = contained ? container->guardian_fd : -1;
     enum gms_kin_state state = gms_kin_look(&cohort->family, anchor, ret_waits);
     if (!contained)
@@ -134,7 +170,7 @@ static bool family_exiting(struct cohort *cohort, pid_t *ret_waits)
     if (gms_kin_look(&cohort->family, -1, ret_waits) != GMS_KIN_EXITING)
         return false; /* also a rank that does not live in its namespace, whose end says nothing about it then */
     *ret_waits = container->exec_fd >= 0 ? gms_pidfd_pid(container->exec_fd) : 0;
-    return init || subreaper_left_nothing(cohort);
+    return init || container->kind == GMS_CONTAINER_CGROUP || subreaper_left_nothing(cohort);
 }
 
 /* ---------------------------------------------------------------------------------------------- the memory ----- */
@@ -419,10 +455,12 @@ gms_status gms_fence_add(struct gms_fence *fence, uint32_t engine, uint64_t inca
     return GMS_OK;
 }
 
-/* From LIVE to KILLED. */
+/* From LIVE to KILLED: SIGKILL to all that is known. Who comes to light later is killed then. */
 static void kill_cohort(struct cohort *cohort)
 {
     const struct gms_fence *fence = cohort->fence;
+    gms_before_kill_abandon(cohort->holding);
+    cohort->holding = NULL;
     cohort->state = GMS_FENCE_KILLED;
     cohort->started_ns = gms_clock_ns();
     cohort->pause_us = FIRST_PAUSE_US;
@@ -433,6 +471,8 @@ static void kill_cohort(struct cohort *cohort)
             cohort->leave_ns != 0 && ended_by_itself(cohort) ? "has ended by itself" : "is killed");
     if (cohort->container.kind == GMS_CONTAINER_PID_NAMESPACE)
         gms_pidfd_signal(cohort->container.guardian_fd, SIGKILL);
+    if (cohort->container.kind == GMS_CONTAINER_CGROUP)
+        cohort->group_killed = gms_cgroup_kill(cohort->container.cgroup_fd);
     seed_family(cohort);
     event_add(cohort->engine_ended, NULL);
     if (cohort->guardian_ended != NULL)
@@ -447,6 +487,34 @@ void gms_fence_start(struct gms_fence *fence, uint32_t engine, uint64_t incarnat
         fence->options.retired(fence->options.context, engine, incarnation);
     else if (cohort->state == GMS_FENCE_LIVE)
         kill_cohort(cohort);
+}
+
+static void on_held(void *context)
+{
+    kill_cohort(context);
+}
+
+void gms_fence_start_held(struct gms_fence *fence, uint32_t engine, uint64_t incarnation)
+{
+    struct cohort *cohort = find(fence, incarnation);
+    pid_t pid = cohort != NULL ? gms_pidfd_pid(cohort->pidfd) : 0;
+    const struct gms_before_kill_options run = {.base = fence->options.base,
+                                                .words = fence->options.before_kill,
+                                                .words_bytes = fence->options.before_kill_bytes,
+                                                .pid = pid,
+                                                .limit_ns = fence->options.before_kill_ns,
+                                                .done = on_held,
+                                                .context = cohort};
+    struct gms_error error;
+    if (cohort != NULL && cohort->holding != NULL)
+        return;
+    if (cohort != NULL && cohort->state == GMS_FENCE_LIVE && run.words_bytes > 0 && pid > 0 &&
+        !gms_pidfd_ended(cohort->pidfd)) {
+        if (gms_before_kill_start(&run, &cohort->holding, &error) == GMS_OK)
+            return;
+        gms_log(GMS_LOG_WARNING, "hooks.before_kill: %s", error.text);
+    }
+    gms_fence_start(fence, engine, incarnation);
 }
 
 void gms_fence_start_leaving(struct gms_fence *fence, uint32_t engine, uint64_t incarnation, uint64_t grace_ns)

@@ -12,6 +12,7 @@
  * |   PID namespace      | anchor: its init, which is killed; the end of init is the end of all                       |
  * |   subreaper          | anchor: the guardian, which lives; its orderly end says that nothing is left. If somebody |
  * |                      | killed it, gms-exec cleans up, and its end is waited for                                   |
+ * |   control group      | as subreaper, and cgroup.kill ends everybody in the group, whoever started it              |
  * |   none               | the engine rank; children that it has when it is killed                                    |
  * | strangers            | whoever else was found to reach the cohort's memory was killed and is past the start of    |
  * |                      | its exit                                                                                   |
@@ -47,6 +48,10 @@ struct gms_fence_options {
     size_t (*lent)(void *context, uint64_t incarnation, struct gms_fence_file ret_files[GMS_FENCE_FILES]);
     uint64_t report_ns; /* a cohort that is not retired for so long is named in the log, then after twice the time;
                            0: never */
+    /* hooks.before_kill, as in the configuration; 0 bytes: none. Borrowed for the fence's life. */
+    const char *before_kill;
+    uint32_t before_kill_bytes;
+    uint64_t before_kill_ns;
     /* Called once per started fence, from the loop or from inside gms_fence_start. */
     void (*retired)(void *context, uint32_t engine, uint64_t incarnation);
     void *context;
@@ -61,6 +66,8 @@ gms_status gms_fence_add(struct gms_fence *fence, uint32_t engine, uint64_t inca
                          const struct gms_container *container, struct gms_error *ret_error);
 /* Kills it, now, and watches until it is retired. Starting twice changes nothing. */
 void gms_fence_start(struct gms_fence *fence, uint32_t engine, uint64_t incarnation);
+/* The same for one that hangs rather than dies: hooks.before_kill comes first. */
+void gms_fence_start_held(struct gms_fence *fence, uint32_t engine, uint64_t incarnation);
 /* The same for one that has said goodbye: it may end by itself first, with an exit status of its own, for at most
  * `grace_ns`; what is left then is killed. Starting twice changes nothing, but gms_fence_start ends the grace. */
 void gms_fence_start_leaving(struct gms_fence *fence, uint32_t engine, uint64_t incarnation, uint64_t grace_ns);

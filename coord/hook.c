@@ -1,24 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <errno.h>
 #include <event2/event.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/fd.h"
-#include "base/launcher.h"
 #include "base/log.h"
 #include "daemon_state.h"
+#include "program.h"
 
-enum { HOOK_SECONDS = 10, HOOK_WORDS = 64 };
-
-extern char **environ;
+enum { HOOK_SECONDS = 10 };
 
 static void free_event(struct event **event)
 {
@@ -67,29 +59,6 @@ static void on_hook_deadline(evutil_socket_t fd, short what, void *context)
     kill_hook(context, "it ran for more than 10 s");
 }
 
-/* This process's variables without the launcher's, and two more. Pointers into environ; the array is the caller's. */
-static char **hook_environment(char *epoch, char *endpoint)
-{
-    static const char *const ours[] = {"GMS_EPOCH=", "GMS_ENDPOINT="};
-    size_t count = 0;
-    while (environ[count] != NULL)
-        count++;
-    char **list = calloc(count + 3, sizeof *list);
-    if (list == NULL)
-        return NULL;
-    size_t filled = 0;
-    for (size_t i = 0; i < count; i++) {
-        bool kept = !gms_is_launcher_name(environ[i], strcspn(environ[i], "="));
-        for (size_t j = 0; j < sizeof ours / sizeof ours[0]; j++)
-            kept = kept && strncmp(environ[i], ours[j], strlen(ours[j])) != 0;
-        if (kept)
-            list[filled++] = environ[i];
-    }
-    list[filled++] = epoch;
-    list[filled] = endpoint;
-    return list;
-}
-
 void gms_daemon_run_hook(struct gms_daemon *daemon, uint64_t epoch)
 {
     const struct gms_config *config = daemon->options.config;
@@ -97,44 +66,14 @@ void gms_daemon_run_hook(struct gms_daemon *daemon, uint64_t epoch)
         return;
     if (daemon->hook_fd >= 0)
         kill_hook(daemon, "a later epoch begins");
-    char *words[HOOK_WORDS + 1] = {NULL};
-    size_t count = 0;
-    for (uint32_t at = 0; at < config->on_serving_bytes && count < HOOK_WORDS;) {
-        words[count++] = (char *)(uintptr_t)&config->on_serving[at]; /* exec does not write them */
-        at += (uint32_t)strlen(&config->on_serving[at]) + 1;
-    }
     char epoch_text[48], endpoint_text[320];
     snprintf(epoch_text, sizeof epoch_text, "GMS_EPOCH=%llu", (unsigned long long)epoch);
     snprintf(endpoint_text, sizeof endpoint_text, "GMS_ENDPOINT=%s", daemon->endpoint);
-    char **environment = hook_environment(epoch_text, endpoint_text);
-
-    /* posix_spawn: no code of ours, and none of MPI's at-fork handlers, runs in the child. */
-    posix_spawn_file_actions_t files;
-    posix_spawnattr_t attributes;
-    posix_spawn_file_actions_init(&files);
-    posix_spawnattr_init(&attributes);
-    posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
-    sigset_t none, defaults;
-    sigemptyset(&none);
-    sigemptyset(&defaults);
-    sigaddset(&defaults, SIGPIPE);
-    sigaddset(&defaults, SIGXFSZ);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setsigdefault(&attributes, &defaults);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    pid_t pid = -1;
-    int code = environment != NULL ? posix_spawn(&pid, words[0], &files, &attributes, words, environment) : ENOMEM;
-    posix_spawn_file_actions_destroy(&files);
-    posix_spawnattr_destroy(&attributes);
-    free(environment);
+    const struct gms_program what = {
+        .words = config->on_serving, .words_bytes = config->on_serving_bytes, .variables = {epoch_text, endpoint_text}};
     struct gms_error error;
-    if (code != 0) {
-        gms_log(GMS_LOG_WARNING, "hooks.on_serving \"%s\" was not started: %s", words[0], strerror(code));
-        return;
-    }
-    if (gms_pidfd_open(pid, &daemon->hook_fd, &error) != GMS_OK) { /* our own child, not reaped: the number is its */
-        gms_log(GMS_LOG_WARNING, "hooks.on_serving is not watched: %s", error.text);
+    if (gms_program_start(&what, &daemon->hook_fd, &error) != GMS_OK) {
+        gms_log(GMS_LOG_WARNING, "hooks.on_serving: %s", error.text);
         return;
     }
     const struct timeval limit = {.tv_sec = HOOK_SECONDS};

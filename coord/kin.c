@@ -165,7 +165,7 @@ static bool process_exiting(const struct gms_kin_process *process)
 enum gms_kin_state gms_kin_look(struct gms_kin *kin, int anchor, pid_t *ret_waits)
 {
     struct look look = {.kin = kin, .anchor = 0};
-    pid_t waits_here, *waits = ret_waits != NULL ? ret_waits : &waits_here;
+    pid_t waits_here = 0, *waits = ret_waits != NULL ? ret_waits : &waits_here;
     *waits = 0;
     kin->overflow = false;
     if (anchor >= 0) {

@@ -261,6 +261,27 @@ void gms_threads_describe(pid_t pid, char *ret_text, size_t bytes)
         snprintf(ret_text, bytes, "pid %d (%s), thread %d in state %c", (int)pid, line.name, thread, line.state);
 }
 
+bool gms_threads_stopped(pid_t pid)
+{
+    char path[64], text[1024];
+    struct stat_line line;
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *directory = opendir(path);
+    size_t stopped = 0;
+    bool all = directory != NULL;
+    for (struct dirent *entry; all && (entry = readdir(directory)) != NULL;) {
+        if (!isdigit((unsigned char)entry->d_name[0]))
+            continue;
+        snprintf(path, sizeof path, "%.20s/stat", entry->d_name);
+        all = read_small(dirfd(directory), path, text, sizeof text) && parse_stat(text, &line) &&
+              (line.state == 'T' || line.state == 't');
+        stopped += all;
+    }
+    if (directory != NULL)
+        closedir(directory);
+    return all && stopped > 0;
+}
+
 pid_t gms_parent_of(pid_t pid)
 {
     char path[64], text[1024];

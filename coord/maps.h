@@ -44,6 +44,9 @@ bool gms_threads_exiting(pid_t pid);
 /* Words for a person: "pid 7 (python3), thread 9 in state D". The first thread that is not exiting. */
 void gms_threads_describe(pid_t pid, char *ret_text, size_t bytes);
 
+/* Is every thread of `pid` stopped by a signal or a tracer? That is alive, and does nothing. */
+bool gms_threads_stopped(pid_t pid);
+
 /* Parent of `pid`, as this PID namespace counts; -1: gone or cannot be told. */
 pid_t gms_parent_of(pid_t pid);
 

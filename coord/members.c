@@ -13,7 +13,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 
-enum { META_VERSION = 1, META_BYTES = 1024 };
+enum { META_VERSION = 2, META_BYTES = 1024 };
 
 struct gms_members {
     struct gms_members_options options;
@@ -86,7 +86,7 @@ struct gms_member *gms_members_next(struct gms_members *members, const struct gm
 /* ----------------------------------------------------------------------------------------------- copies ------ */
 
 /* u32 version | u32 engine | u64 incarnation | u64 launch | u64 identity | u32 container kind | secret | u32 bytes,
- * launch | u32 bytes, endpoint. Little-endian. */
+ * launch | u32 bytes, endpoint | u32 device error. Little-endian. */
 struct cursor {
     uint8_t *at, *end;
     bool bad;
@@ -144,6 +144,7 @@ static uint32_t encode(const struct gms_member *member, uint8_t ret_meta[META_BY
     put_bytes(&cursor, member->launch_text, strlen(member->launch_text));
     put_number(&cursor, strlen(member->endpoint), 4);
     put_bytes(&cursor, member->endpoint, strlen(member->endpoint));
+    put_number(&cursor, (uint32_t)member->device_error, 4);
     return (uint32_t)(cursor.at - ret_meta);
 }
 
@@ -165,6 +166,7 @@ static bool decode(const struct gms_copy *copy, struct gms_member *ret_member)
         ret_member->secret[i] = (uint8_t)get_number(&cursor, 1);
     get_text(&cursor, ret_member->launch_text, sizeof ret_member->launch_text);
     get_text(&cursor, ret_member->endpoint, sizeof ret_member->endpoint);
+    ret_member->device_error = (int32_t)get_number(&cursor, 4);
     return !cursor.bad && ret_member->engine < GMS_MAX_ENGINES;
 }
 
@@ -179,14 +181,14 @@ static void name_of(const struct gms_members *members, const struct gms_member *
         snprintf(ret_name, GMS_KEEPER_NAME_BYTES, "prepared/%u/%s/%u", member->engine, what, members->options.rank);
 }
 
-static const char *const member_names[] = {"guardian", "cohort", "exec", "session"};
+static const char *const member_names[] = {"guardian", "cohort", "exec", "cgroup", "session"};
 
 /* The session last: what names it is whole then. */
 static gms_status leave_copies(struct gms_members *members, const struct gms_member *member)
 {
     gms_status status = GMS_OK;
     const int fds[] = {member->container.guardian_fd, member->container.engine_fd, member->container.exec_fd,
-                       member->pidfd};
+                       member->container.cgroup_fd, member->pidfd};
     uint8_t meta[META_BYTES];
     uint32_t bytes = encode(member, meta);
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++) {
@@ -240,6 +242,14 @@ void gms_member_set_endpoint(struct gms_member *member, const char *endpoint)
     if (strcmp(member->endpoint, endpoint) == 0)
         return;
     snprintf(member->endpoint, sizeof member->endpoint, "%s", endpoint);
+    leave_copies(member->members, member);
+}
+
+void gms_member_set_device_error(struct gms_member *member, int32_t code)
+{
+    if (member->device_error != 0)
+        return; /* the first one counts: the rest follows from it */
+    member->device_error = code != 0 ? code : -1;
     leave_copies(member->members, member);
 }
 
@@ -344,6 +354,7 @@ static struct gms_member *restore_one(struct gms_members *members, const struct 
         member->container.guardian_fd = copy_of(members, member, "guardian");
         member->container.engine_fd = copy_of(members, member, "cohort");
         member->container.exec_fd = copy_of(members, member, "exec");
+        member->container.cgroup_fd = copy_of(members, member, "cgroup");
         good = member->pidfd >= 0 && (member->container.kind == 0 || member->container.guardian_fd >= 0);
     }
     if (good)

@@ -34,7 +34,8 @@ struct gms_member {
     int pidfd;                      /* owned */
     struct gms_container container; /* owned */
     char launch_text[GMS_LAUNCH_BYTES];
-    char endpoint[256]; /* where it says it can be reached */
+    char endpoint[256];   /* where it says it can be reached */
+    int32_t device_error; /* the sticky error that it reported; 0: none */
     bool present;
 
     /* members.c's own */
@@ -72,6 +73,8 @@ struct gms_member *gms_members_next(struct gms_members *members, const struct gm
 /* It has a session now, or none any more. Without one its process is watched. */
 void gms_member_set_present(struct gms_member *member, bool present);
 void gms_member_set_endpoint(struct gms_member *member, const char *endpoint);
+/* It reported that its device is broken, and will be remembered so by the next world too. */
+void gms_member_set_device_error(struct gms_member *member, int32_t code);
 void gms_members_forget(struct gms_members *members, uint64_t incarnation);
 
 /* All that the copies hold, absent, and what was prepared. What cannot be read is logged and dropped. */

@@ -110,6 +110,9 @@ struct gms_pools_classified {
 gms_status gms_pools_classify(struct gms_pools *pools, uint64_t source, uint64_t successor, bool source_clean,
                               uint32_t suspect, struct gms_pools_classified *ret_counts, struct gms_error *ret_error);
 
+/* After it, when what `successor` could adopt here is not to be trusted: sealed slots become free. Returns how many. */
+uint32_t gms_pools_give_up_sealed(struct gms_pools *pools, uint64_t successor, struct gms_pools_classified *counts);
+
 /* Prepares that: brings the index for (source, successor) up to date if the source changed anything since. Cheap when
  * not. */
 void gms_pools_refresh(struct gms_pools *pools, uint64_t source, uint64_t successor);

@@ -78,6 +78,25 @@ gms_status gms_pools_classify(struct gms_pools *pools, uint64_t source, uint64_t
     return status;
 }
 
+uint32_t gms_pools_give_up_sealed(struct gms_pools *pools, uint64_t successor, struct gms_pools_classified *counts)
+{
+    const struct gms_pools_owner *owner = gms_pools_find_owner(pools, successor);
+    uint32_t given_up = 0;
+    for (uint32_t index = 0; owner != NULL && index < GMS_MAX_POOLS; index++) {
+        struct gms_directory *directory = owner->directories[index];
+        for (uint32_t slot = 0; directory != NULL && slot < directory->slot_count; slot++) {
+            gms_slot_word word = gms_directory_word(directory, slot);
+            if (gms_slot_word_state(word) != GMS_SLOT_SEALED)
+                continue;
+            gms_directory_set_word(directory, slot, gms_slot_word_make(GMS_SLOT_IDLE, gms_slot_word_generation(word)));
+            given_up++;
+        }
+    }
+    counts->adoptable -= given_up < counts->adoptable ? given_up : counts->adoptable;
+    counts->free += given_up;
+    return given_up;
+}
+
 /* From what all ranks have merged, and from nothing else: the numbers become replicated state, and the words here may
  * say more (a slot retired on this rank alone) or be written by an engine that should not. */
 static void count_merged(uint32_t slot_count, const uint8_t *adoptable, const uint8_t *usable,

@@ -249,6 +249,9 @@ static void engine_said(struct gms_daemon *daemon, struct gms_client *client, st
         copy_text(text, sizeof text, &message->sticky.text);
         gms_log(GMS_LOG_ERROR, "engine %u incarnation %llu reports a sticky error %d: %s", client->engine_id,
                 (unsigned long long)client->incarnation, message->sticky.code, text);
+        struct gms_member *member = gms_members_find(daemon->members, client->incarnation);
+        if (member != NULL)
+            gms_member_set_device_error(member, message->sticky.code);
         gms_daemon_push_fact(daemon, client->engine_id, client->incarnation, GMS_FACT_STICKY);
         gms_sessions_answer(client, id, GMS_OK, "");
     } else {
@@ -272,20 +275,20 @@ static void exec_said(struct gms_daemon *daemon, struct gms_client *client, stru
         return;
     }
     uint32_t kind = message->container.kind;
-    if ((message->fd_count != 2 && message->fd_count != 3) ||
-        (kind != GMS_CONTAINER_PID_NAMESPACE && kind != GMS_CONTAINER_SUBREAPER) ||
-        message->container.engine_id != client->engine_id) {
+    bool known = kind == GMS_CONTAINER_PID_NAMESPACE || kind == GMS_CONTAINER_SUBREAPER || kind == GMS_CONTAINER_CGROUP;
+    if (message->fd_count < 2 || !known || message->container.engine_id != client->engine_id) {
         refuse(client, message->request_id, GMS_E_PROTOCOL,
                "CONTAINER of kind %u for engine %u with %u descriptors from gms-exec of engine %u", kind,
                message->container.engine_id, message->fd_count, client->engine_id);
         return;
     }
-    struct gms_container container = {.kind = kind,
-                                      .guardian_fd = message->fds[0],
-                                      .engine_fd = message->fds[1],
-                                      .exec_fd = message->fd_count == 3 ? message->fds[2] : -1};
-    for (uint32_t i = 0; i < message->fd_count; i++)
+    struct gms_container container = GMS_NO_CONTAINER;
+    int *places[] = {&container.guardian_fd, &container.engine_fd, &container.exec_fd, &container.cgroup_fd};
+    container.kind = kind;
+    for (uint32_t i = 0; i < message->fd_count; i++) {
+        *places[i] = message->fds[i];
         message->fds[i] = -1;
+    }
     struct gms_error error;
     gms_status status = gms_sessions_offer_container(daemon->sessions, client, &container, &error);
     if (status == GMS_OK)

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cgroup.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/run_dir.h"
@@ -21,6 +22,7 @@ void gms_container_close(struct gms_container *container)
     gms_fd_close(&container->guardian_fd);
     gms_fd_close(&container->engine_fd);
     gms_fd_close(&container->exec_fd);
+    gms_fd_close(&container->cgroup_fd);
     container->kind = 0;
 }
 
@@ -35,10 +37,12 @@ gms_status gms_container_copy(const struct gms_container *container, struct gms_
     *ret_copy = (struct gms_container){.kind = container->kind,
                                        .guardian_fd = duplicate(container->guardian_fd),
                                        .engine_fd = duplicate(container->engine_fd),
-                                       .exec_fd = duplicate(container->exec_fd)};
+                                       .exec_fd = duplicate(container->exec_fd),
+                                       .cgroup_fd = duplicate(container->cgroup_fd)};
     if ((container->guardian_fd >= 0) == (ret_copy->guardian_fd >= 0) &&
         (container->engine_fd >= 0) == (ret_copy->engine_fd >= 0) &&
-        (container->exec_fd >= 0) == (ret_copy->exec_fd >= 0))
+        (container->exec_fd >= 0) == (ret_copy->exec_fd >= 0) &&
+        (container->cgroup_fd >= 0) == (ret_copy->cgroup_fd >= 0))
         return GMS_OK;
     gms_status status =
         gms_fail(ret_error, GMS_E_DESCRIPTORS, "no descriptor left for a cohort's container: %s", strerror(errno));
@@ -54,6 +58,11 @@ gms_status gms_sessions_offer_container(struct gms_sessions *sessions, const str
     if (!gms_pidfd_is(container->guardian_fd) || !gms_pidfd_is(container->engine_fd) ||
         (container->exec_fd >= 0 && !gms_pidfd_is(container->exec_fd)))
         return gms_fail(ret_error, GMS_E_PROTOCOL, "CONTAINER's descriptors are not pidfds");
+    if ((container->kind == GMS_CONTAINER_CGROUP) != (container->cgroup_fd >= 0) ||
+        (container->cgroup_fd >= 0 && !gms_cgroup_is(container->cgroup_fd)))
+        return gms_fail(ret_error, GMS_E_PROTOCOL, "CONTAINER's last descriptor is not a control group's directory");
+    if (container->cgroup_fd >= 0 && gms_cgroup_holds_us(container->cgroup_fd))
+        return gms_fail(ret_error, GMS_E_INVALID, "CONTAINER's control group holds the coordinator itself");
     if (gms_pidfd_pid(container->guardian_fd) == getpid() || gms_pidfd_pid(container->engine_fd) == getpid())
         return gms_fail(ret_error, GMS_E_INVALID, "CONTAINER names the coordinator itself (pid %d)", (int)getpid());
     if (gms_pidfd_ended(container->guardian_fd))

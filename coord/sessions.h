@@ -41,9 +41,9 @@ enum {
 /* Where a cohort lives: how it is ended and how its end is proven (wire/message.h). Descriptors -1: none. */
 struct gms_container {
     uint32_t kind; /* enum gms_container_kind, 0: no container */
-    int guardian_fd, engine_fd, exec_fd;
+    int guardian_fd, engine_fd, exec_fd, cgroup_fd;
 };
-#define GMS_NO_CONTAINER ((struct gms_container){.guardian_fd = -1, .engine_fd = -1, .exec_fd = -1})
+#define GMS_NO_CONTAINER ((struct gms_container){.guardian_fd = -1, .engine_fd = -1, .exec_fd = -1, .cgroup_fd = -1})
 void gms_container_close(struct gms_container *container);
 /* Copies with descriptors of their own; on failure (DESCRIPTORS) *ret_copy is empty. */
 gms_status gms_container_copy(const struct gms_container *container, struct gms_container *ret_copy,

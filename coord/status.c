@@ -49,6 +49,7 @@ static const char *container_name(uint32_t kind)
 {
     return kind == GMS_CONTAINER_PID_NAMESPACE ? "pid-namespace"
            : kind == GMS_CONTAINER_SUBREAPER   ? "subreaper"
+           : kind == GMS_CONTAINER_CGROUP      ? "cgroup"
                                                : "none";
 }
 
@@ -85,6 +86,7 @@ static json_t *engines(struct gms_daemon *daemon, const struct gms_core_view *vi
         bool here = client != NULL && client->incarnation == slot->incarnation;
         pid_t pid = 0;
         uint32_t container = 0;
+        char waits_for[256];
         gms_fence_look(daemon->fence, slot->incarnation, &pid, &container);
         json_t *item = json_object();
         number(item, "engine", engine);
@@ -95,6 +97,8 @@ static json_t *engines(struct gms_daemon *daemon, const struct gms_core_view *vi
         number(item, "pid", (uint64_t)(pid > 0 ? pid : 0));
         text(item, "containment", container_name(container));
         number(item, "progress", progress_of(daemon, slot->incarnation));
+        gms_fence_waits_for(daemon->fence, slot->incarnation, waits_for, sizeof waits_for);
+        text(item, "waits_for", waits_for);
         json_array_append_new(list, item);
     }
     return list;

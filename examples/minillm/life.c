@@ -318,6 +318,12 @@ int life_event_fd(const struct engine *e)
     return e->gms == NULL ? -1 : gms_event_fd(e->gms->session);
 }
 
+void life_work(struct engine *e, uint32_t requests)
+{
+    if (e->gms != NULL)
+        gms_work(e->gms->session, requests);
+}
+
 int life_event(struct engine *e)
 {
     struct gms_promotion promotion;

@@ -14,6 +14,8 @@ int life_begin(struct engine *engine);
 int life_take_over(struct engine *engine);
 /* Declares this rank serving. */
 int life_serve(struct engine *engine, const char *endpoint);
+/* How much there is to do; 0: idle. */
+void life_work(struct engine *engine, uint32_t requests);
 /* Something arrived from the coordinator. 0: go on. */
 int life_event(struct engine *engine);
 int life_event_fd(const struct engine *engine); /* -1: none */

@@ -129,6 +129,7 @@ static int lead(struct loop *l)
         case SCHEDULER_NO_MEMORY:
             return no_memory();
         case SCHEDULER_IDLE:
+            life_work(l->engine, 0);
             if (!l->asleep)
                 code = broadcast_kind(l, PLAN_IDLE);
             l->asleep = true;
@@ -137,6 +138,7 @@ static int lead(struct loop *l)
             break;
         case SCHEDULER_PLANNED: {
             const float *logits;
+            life_work(l->engine, 1);
             code = broadcast_plan(l);
             if (code == 0)
                 code = execute(l, &logits);

@@ -349,9 +349,20 @@ GMS_API gms_status gms_sealed_next(gms_pool *pool, uint32_t *cursor, struct gms_
 
 /* ------------------------------------------------------------------------------------------------ reports ----- */
 
-/* The work loop calls this once per step: a counter in shared memory, no system call. */
+/*
+ * An engine that has work and makes no progress for the deployment's detection.progress_timeout is condemned and
+ * succeeded, whatever its other threads answer. Progress is gms_progress, gms_step_begin and gms_step_complete. Work is
+ * a step that has begun and is not complete, and what gms_work says. All are atomics in shared memory, no system calls,
+ * for any thread; they say something from the attach of a kv pool on.
+ */
+
+/* The work loop calls this once per step. */
 GMS_API void gms_progress(gms_session *session);
-/* Announces that no progress will be reported for up to `duration_ms` (graph capture and the like). */
+/* How much there is to do, running or waiting, as often as it changes; 0: idle. An engine that never says it is watched
+ * only while a step is under way. */
+GMS_API void gms_work(gms_session *session, uint32_t count);
+/* Announces that no progress will be reported for up to `duration_ms` (graph capture and the like). The next progress
+ * ends it. */
 GMS_API void gms_busy(gms_session *session, uint32_t duration_ms);
 /* Reports a device error that will not go away: this engine is condemned and succeeded. `text` copied. */
 GMS_API gms_status gms_report_sticky_error(gms_session *session, int32_t code, const char *text,

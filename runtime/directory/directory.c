@@ -293,14 +293,50 @@ uint64_t gms_directory_progress_count(const struct gms_directory *directory)
     return atomic_load_explicit(&gms_directory_header(directory)->progress, memory_order_relaxed);
 }
 
-void gms_directory_set_busy_until(struct gms_directory *directory, uint64_t until_ns)
+void gms_directory_announce_pause(struct gms_directory *directory, uint32_t duration_ms)
 {
-    atomic_store_explicit(&gms_directory_header(directory)->busy_until_ns, until_ns, memory_order_relaxed);
+    _Atomic uint64_t *busy = &gms_directory_header(directory)->busy;
+    uint64_t old = atomic_load_explicit(busy, memory_order_relaxed), next;
+    do
+        next = ((old >> 32) + 1) << 32 | duration_ms;
+    while (!atomic_compare_exchange_weak_explicit(busy, &old, next, memory_order_relaxed, memory_order_relaxed));
 }
 
-uint64_t gms_directory_busy_until(const struct gms_directory *directory)
+void gms_directory_set_work(struct gms_directory *directory, uint64_t count)
 {
-    return atomic_load_explicit(&gms_directory_header(directory)->busy_until_ns, memory_order_relaxed);
+    atomic_store_explicit(&gms_directory_header(directory)->work, count, memory_order_relaxed);
+}
+
+static void raise_to(_Atomic uint64_t *count, uint64_t value)
+{
+    uint64_t old = atomic_load_explicit(count, memory_order_relaxed);
+    while (old < value &&
+           !atomic_compare_exchange_weak_explicit(count, &old, value, memory_order_relaxed, memory_order_relaxed))
+        ;
+}
+
+void gms_directory_step_begun(struct gms_directory *directory, uint64_t step)
+{
+    raise_to(&gms_directory_header(directory)->steps_begun, step);
+}
+
+void gms_directory_step_completed(struct gms_directory *directory, uint64_t step)
+{
+    raise_to(&gms_directory_header(directory)->steps_completed, step);
+}
+
+void gms_directory_activity(const struct gms_directory *directory, struct gms_directory_activity *ret_activity)
+{
+    const struct gms_directory_header *header = gms_directory_header(directory);
+    uint64_t busy = atomic_load_explicit(&header->busy, memory_order_relaxed);
+    *ret_activity = (struct gms_directory_activity){
+        .progress = atomic_load_explicit(&header->progress, memory_order_relaxed),
+        .steps_completed = atomic_load_explicit(&header->steps_completed, memory_order_relaxed),
+        .steps_begun = atomic_load_explicit(&header->steps_begun, memory_order_relaxed),
+        .work = atomic_load_explicit(&header->work, memory_order_relaxed),
+        .pause = (uint32_t)(busy >> 32),
+        .pause_ms = (uint32_t)busy,
+    };
 }
 
 uint64_t gms_directory_change_count(const struct gms_directory *directory)

@@ -145,11 +145,20 @@ void gms_directory_bulk_vectors_indexed(const struct gms_directory *directory, c
 void gms_directory_bulk_apply(struct gms_directory *directory, const uint8_t *adoptable, const uint8_t *usable,
                               struct gms_classification *ret_counts);
 
-/* Shared counters in the header (relaxed atomics): steps completed, progress, announced busy-until (monotonic ns). */
+/* Shared counters in the header (relaxed atomics), by which the coordinator sees whether the engine's work goes on. No
+ * time of day or clock crosses processes here. */
 void gms_directory_progress(struct gms_directory *directory);
 uint64_t gms_directory_progress_count(const struct gms_directory *directory);
-void gms_directory_set_busy_until(struct gms_directory *directory, uint64_t until_ns);
-uint64_t gms_directory_busy_until(const struct gms_directory *directory);
+void gms_directory_announce_pause(struct gms_directory *directory, uint32_t duration_ms);
+void gms_directory_set_work(struct gms_directory *directory, uint64_t count);
+void gms_directory_step_begun(struct gms_directory *directory, uint64_t step);
+void gms_directory_step_completed(struct gms_directory *directory, uint64_t step); /* and all before it */
+struct gms_directory_activity {
+    uint64_t progress, steps_begun, steps_completed;
+    uint64_t work;            /* what the engine says that it has to do */
+    uint32_t pause, pause_ms; /* number of the last announcement and how long it is for; 0: none yet */
+};
+void gms_directory_activity(const struct gms_directory *directory, struct gms_directory_activity *ret_activity);
 /* How many slot words were changed through this header's owner, roughly: lets a reader skip a refresh when nothing
  * moved. */
 uint64_t gms_directory_change_count(const struct gms_directory *directory);

@@ -29,7 +29,9 @@ struct gms_directory_header {
     uint64_t checksum; /* XXH3-64 of all bytes before */
     /* One cache line each: the work loop, its announcements, and slot traffic come from different threads. */
     _Alignas(64) _Atomic uint64_t progress;
-    _Alignas(64) _Atomic uint64_t busy_until_ns;
+    _Alignas(64) _Atomic uint64_t busy; /* announcements so far << 32 | milliseconds of the last */
+    _Alignas(64) _Atomic uint64_t work; /* as the engine says */
+    _Atomic uint64_t steps_begun, steps_completed;
     _Alignas(64) _Atomic uint64_t changes;
 };
 _Static_assert(offsetof(struct gms_directory_header, checksum) == 72, "header layout is a format");

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -12,8 +13,16 @@
 #include "base/fd.h"
 #include "gms-exec/descendants.h"
 
-gms_status gms_container_choose(enum gms_exec_containment wanted, enum gms_guard *ret_guard,
-                                struct gms_error *ret_error)
+static gms_status make_group(struct gms_container *container, struct gms_error *ret_error)
+{
+    char name[48];
+
+    snprintf(name, sizeof name, "gms-%d", (int)getpid());
+    return gms_cgroup_make(name, &container->cgroup, container->cgroup_path, ret_error);
+}
+
+gms_status gms_container_choose(struct gms_container *container, enum gms_exec_containment wanted,
+                                enum gms_guard *ret_guard, struct gms_error *ret_error)
 {
     gms_status status;
 
@@ -22,11 +31,13 @@ gms_status gms_container_choose(enum gms_exec_containment wanted, enum gms_guard
         *ret_guard = GMS_GUARD_NAMESPACE;
         return GMS_OK;
     case GMS_EXEC_AUTO:
+    case GMS_EXEC_AS_DEPLOYED:
         if (getpid() == 1) { /* as a container's first process: the namespace is there, and it is ours */
             *ret_guard = GMS_GUARD_OUTER;
             return GMS_OK;
         }
         break;
+    case GMS_EXEC_CGROUP:
     case GMS_EXEC_SUBREAPER:
         break;
     }
@@ -35,6 +46,14 @@ gms_status gms_container_choose(enum gms_exec_containment wanted, enum gms_guard
         return status;
     }
     *ret_guard = GMS_GUARD_WALK;
+    if (wanted == GMS_EXEC_CGROUP) {
+        return make_group(container, ret_error);
+    }
+    if (wanted != GMS_EXEC_SUBREAPER) {
+        struct gms_error why_not;
+
+        container->cgroup_optional = make_group(container, &why_not) == GMS_OK; /* it is as well without, almost */
+    }
     return GMS_OK;
 }
 
@@ -44,6 +63,9 @@ gms_status gms_container_start(struct gms_container *container, enum gms_guard g
     struct gms_guardian_order order = {.guard = guard,
                                        .own_group = own_group,
                                        .command = command,
+                                       .cgroup = container->cgroup,
+                                       .cgroup_path = container->cgroup_path,
+                                       .cgroup_optional = container->cgroup_optional,
                                        .user_namespace = guard == GMS_GUARD_NAMESPACE && geteuid() != 0,
                                        .uid = geteuid(),
                                        .gid = getegid()};
@@ -70,7 +92,7 @@ gms_status gms_container_start(struct gms_container *container, enum gms_guard g
     if (order.user_namespace) {
         flags |= CLONE_NEWUSER;
     }
-    container->guardian_pid = gms_clone(flags, 0, &container->guardian);
+    container->guardian_pid = gms_clone(flags, 0, -1, &container->guardian);
     if (container->guardian_pid == 0) {
         for (size_t i = 0; i < close_count; i++) {
             if (close_fds[i] >= 0) {
@@ -142,7 +164,10 @@ void gms_container_go(struct gms_container *container)
 
 enum gms_container_kind gms_container_kind(const struct gms_container *container)
 {
-    return container->guard == GMS_GUARD_WALK ? GMS_CONTAINER_SUBREAPER : GMS_CONTAINER_PID_NAMESPACE;
+    if (container->guard != GMS_GUARD_WALK) {
+        return GMS_CONTAINER_PID_NAMESPACE;
+    }
+    return container->cgroup >= 0 ? GMS_CONTAINER_CGROUP : GMS_CONTAINER_SUBREAPER;
 }
 
 int gms_container_pidfd(const struct gms_container *container)
@@ -150,8 +175,16 @@ int gms_container_pidfd(const struct gms_container *container)
     return container->guard == GMS_GUARD_OUTER ? container->own : container->guardian;
 }
 
+void gms_container_remove_group(struct gms_container *container)
+{
+    if (container->cgroup >= 0) {
+        (void)gms_cgroup_remove(container->cgroup_path);
+    }
+}
+
 void gms_container_close(struct gms_container *container)
 {
+    gms_fd_close(&container->cgroup);
     gms_fd_close(&container->go);
     gms_fd_close(&container->control);
     gms_fd_close(&container->engine);

@@ -19,12 +19,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/cgroup.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "gms-exec/descendants.h"
 
-pid_t gms_clone(uint64_t flags, pid_t wanted_pid, int *ret_pidfd)
+pid_t gms_clone(uint64_t flags, pid_t wanted_pid, int cgroup, int *ret_pidfd)
 {
     struct clone_args arguments = {
         .flags = flags | CLONE_PIDFD,
@@ -35,6 +36,10 @@ pid_t gms_clone(uint64_t flags, pid_t wanted_pid, int *ret_pidfd)
     if (wanted_pid != 0) {
         arguments.set_tid = (uint64_t)(uintptr_t)&wanted_pid;
         arguments.set_tid_size = 1;
+    }
+    if (cgroup >= 0) {
+        arguments.flags |= CLONE_INTO_CGROUP;
+        arguments.cgroup = (uint64_t)cgroup;
     }
     return (pid_t)syscall(SYS_clone3, &arguments, sizeof arguments);
 }
@@ -324,14 +329,21 @@ _Noreturn void gms_guardian_run(const struct gms_guardian_order *order)
         break;
     }
     guardian = getpid();
-    pid = gms_clone(0, wanted, &engine);
+    int cgroup = order->cgroup;
+    pid = gms_clone(0, wanted, cgroup, &engine);
+    if (pid < 0 && cgroup >= 0 && order->cgroup_optional) {
+        cgroup = -1;
+        pid = gms_clone(0, wanted, cgroup, &engine);
+    }
     if (pid < 0) {
-        fail(order, wanted != 0 ? "fork the rank with a pid of its own choice" : "fork the rank");
+        fail(order, wanted != 0          ? "fork the rank with a pid of its own choice"
+                    : order->cgroup >= 0 ? "fork the rank into its control group"
+                                         : "fork the rank");
     }
     if (pid == 0) {
         become_engine(order, guardian);
     }
-    report(order->control, GMS_REPORT_READY, 0, "", engine);
+    report(order->control, GMS_REPORT_READY, order->cgroup >= 0 && cgroup < 0, "", engine);
     watch(order, signals, engine, pid);
     switch (order->guard) {
     case GMS_GUARD_NAMESPACE:
@@ -346,6 +358,9 @@ _Noreturn void gms_guardian_run(const struct gms_guardian_order *order)
         break; /* the kernel does the rest: here, or when gms-exec ends */
     case GMS_GUARD_WALK:
         end_descendants(order, signals, pid);
+        if (order->cgroup >= 0) {
+            (void)gms_cgroup_remove(order->cgroup_path);
+        }
         break;
     }
     _exit(0);

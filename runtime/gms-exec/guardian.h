@@ -19,7 +19,7 @@ enum gms_guard { GMS_GUARD_NAMESPACE, GMS_GUARD_WALK, GMS_GUARD_OUTER };
 
 /* guardian (or the rank about to exec) -> gms-exec, over a private seqpacket pair */
 enum gms_report_kind {
-    GMS_REPORT_READY,       /* the rank is forked and waits; the rank's pidfd travels along */
+    GMS_REPORT_READY,       /* the rank is forked and waits; the rank's pidfd travels along; value 1: in no group */
     GMS_REPORT_FAILED,      /* `step` failed with errno `value`; the guardian ends */
     GMS_REPORT_EXEC_FAILED, /* the command could not be run: errno `value` */
     GMS_REPORT_ENDED,       /* the rank ended with wait status `value`; the rest is being killed */
@@ -36,17 +36,21 @@ struct gms_guardian_order {
     bool own_group;      /* the rank gets its own process group (no terminal is involved) */
     uid_t uid;           /* effective ids before the user namespace was made */
     gid_t gid;
-    int control;    /* our end of the pair */
-    int go;         /* read end: one byte lets the rank run, end of file ends it */
-    int parent;     /* gms-exec's pidfd */
-    char **command; /* borrowed */
+    int control; /* our end of the pair */
+    int go;      /* read end: one byte lets the rank run, end of file ends it */
+    int parent;  /* gms-exec's pidfd */
+    int cgroup;  /* the control group for the rank; -1: none */
+    const char *cgroup_path;
+    bool cgroup_optional; /* READY says with value 1 that it could not be used */
+    char **command;       /* borrowed */
 };
 
 /* Runs in the guardian until nothing is left; never returns. All other descriptors of gms-exec are closed already. */
 _Noreturn void gms_guardian_run(const struct gms_guardian_order *order);
 
 /* clone3 as fork: child gets 0. `flags` CLONE_NEW*; *ret_pidfd close-on-exec; `wanted_pid` 0 or the child's pid in the
- * innermost namespace. -1 and errno. The child of a raw clone calls nothing that needs glibc's fork handlers. */
-pid_t gms_clone(uint64_t flags, pid_t wanted_pid, int *ret_pidfd);
+ * innermost namespace; `cgroup` -1 or the directory of the control group that it is born in. -1 and errno. The child of
+ * a raw clone calls nothing that needs glibc's fork handlers. */
+pid_t gms_clone(uint64_t flags, pid_t wanted_pid, int cgroup, int *ret_pidfd);
 
 #endif

@@ -35,6 +35,7 @@ gms_status gms_link_open(struct gms_link *link, const char *run_dir, uint32_t ra
     link->own_pidfd = own_pidfd;
     link->container = -1;
     link->rank_pidfd = -1;
+    link->cgroup = -1;
     link->backoff_ns = backoff_first_ns;
     link->backoff_limit_ns = backoff_starting_ns;
     status = gms_run_dir_path(run_dir, "c", (int32_t)rank, path, ret_error);
@@ -121,6 +122,8 @@ static gms_status send_container(struct gms_link *link, uint64_t now_ns)
     message.fds[0] = link->container;
     message.fds[1] = link->rank_pidfd;
     message.fds[2] = link->own_pidfd;
+    if (link->cgroup >= 0)
+        message.fds[message.fd_count++] = link->cgroup;
     return send_request(link, &message, GMS_LINK_OFFERING, now_ns);
 }
 
@@ -143,8 +146,9 @@ static gms_status advance(struct gms_link *link, uint64_t now_ns)
     return GMS_OK;
 }
 
-void gms_link_offer(struct gms_link *link, enum gms_container_kind kind, int container, int rank_pidfd)
+void gms_link_offer(struct gms_link *link, enum gms_container_kind kind, int container, int rank_pidfd, int cgroup)
 {
+    link->cgroup = cgroup;
     link->offered = true;
     link->kind = kind;
     link->container = container;
@@ -183,6 +187,7 @@ static gms_status keep_environment(struct gms_link *link, const struct gms_messa
         memcpy(link->environment, message->environment_reply.variables.data, bytes);
     }
     link->environment_bytes = bytes;
+    link->containment = message->environment_reply.containment;
     return GMS_OK;
 }
 

@@ -53,10 +53,11 @@ struct gms_link {
     size_t environment_bytes;
     bool offered;
     enum gms_container_kind kind;
-    int container, rank_pidfd; /* borrowed */
-    struct gms_saved *saved;   /* borrowed; NULL: what the coordinator wants saved is not */
-    void *buffer;              /* owned, GMS_WIRE_MAX_BYTES */
-    struct gms_error error;    /* why the last attempt came to nothing */
+    uint32_t containment;              /* the deployment's wish, with the environment */
+    int container, rank_pidfd, cgroup; /* borrowed; cgroup -1: none */
+    struct gms_saved *saved;           /* borrowed; NULL: what the coordinator wants saved is not */
+    void *buffer;                      /* owned, GMS_WIRE_MAX_BYTES */
+    struct gms_error error;            /* why the last attempt came to nothing */
 };
 
 /* Errors: INVALID (path too long: length and limit), NO_MEMORY. `own_pidfd`, `launch` borrowed for the link's life. */
@@ -64,8 +65,8 @@ gms_status gms_link_open(struct gms_link *link, const char *run_dir, uint32_t ra
                          int own_pidfd, struct gms_error *ret_error);
 void gms_link_close(struct gms_link *link);
 
-/* Gives the container to this and every later coordinator. pidfds borrowed. */
-void gms_link_offer(struct gms_link *link, enum gms_container_kind kind, int container, int rank_pidfd);
+/* Gives the container to this and every later coordinator. Descriptors borrowed; `cgroup` -1: none. */
+void gms_link_offer(struct gms_link *link, enum gms_container_kind kind, int container, int rank_pidfd, int cgroup);
 
 /* Does what is due. Call when link->fd is readable or link->deadline_ns has passed; until it returns NOTHING. */
 enum gms_link_event gms_link_step(struct gms_link *link, uint64_t now_ns);

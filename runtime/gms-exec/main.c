@@ -123,6 +123,16 @@ static void start(struct program *program)
     const int ours[] = {program->link.fd, program->signals, program->own};
     struct gms_error error;
 
+    if (program->options.containment == GMS_EXEC_AS_DEPLOYED) {
+        enum gms_exec_containment wanted = program->link.containment < GMS_EXEC_CONTAINMENT_COUNT
+                                               ? (enum gms_exec_containment)program->link.containment
+                                               : GMS_EXEC_AUTO;
+        if (gms_container_choose(&program->container, wanted, &program->guard, &error) != GMS_OK) {
+            gms_log(GMS_LOG_ERROR, "%s", error.text);
+            end(program, GMS_EXEC_SYSTEM);
+            return;
+        }
+    }
     if (set_variables(program, &error) != GMS_OK) {
         gms_log(GMS_LOG_ERROR, "%s", error.text);
         end(program, GMS_EXEC_NO_COORDINATOR);
@@ -179,9 +189,14 @@ static void on_report(struct program *program, const struct gms_report *report)
         if (program->guard == GMS_GUARD_WALK) { /* /proc is known to count as we do */
             program->engine_pid = gms_pidfd_pid(program->container.engine);
         }
+        if (report->value == 1) {
+            gms_container_remove_group(&program->container);
+            gms_fd_close(&program->container.cgroup);
+        }
         if (program->phase == PHASE_STARTING) {
             gms_link_offer(&program->link, gms_container_kind(&program->container),
-                           gms_container_pidfd(&program->container), program->container.engine);
+                           gms_container_pidfd(&program->container), program->container.engine,
+                           program->container.cgroup);
             program->phase = PHASE_OFFERING;
         }
         break;
@@ -386,9 +401,11 @@ static gms_status prepare(struct program *program, struct gms_error *ret_error)
     sigset_t watched;
     gms_status status;
 
-    status = gms_container_choose(program->options.containment, &program->guard, ret_error);
-    if (status != GMS_OK) {
-        return status;
+    if (program->options.containment != GMS_EXEC_AS_DEPLOYED) { /* before anybody waits for us */
+        status = gms_container_choose(&program->container, program->options.containment, &program->guard, ret_error);
+        if (status != GMS_OK) {
+            return status;
+        }
     }
     gms_spared_note(&program->spared);
     sigemptyset(&watched);
@@ -445,6 +462,7 @@ int main(int argc, char **argv)
             program.exit_code = GMS_EXEC_SIGNAL + SIGKILL;
         }
     }
+    gms_container_remove_group(&program.container);
     gms_link_close(&program.link);
     gms_saved_close(&program.saved);
     gms_container_close(&program.container);

@@ -30,7 +30,8 @@ static const char doc[] =
     "command runs on and gms-exec attaches again when the coordinator is back.\n"
     "\n"
     "Containment:\n"
-    "  auto           subreaper; as PID 1 of a namespace: that namespace (default)\n"
+    "  auto           cgroup where one can be made, else subreaper; as PID 1 of a namespace: that namespace\n"
+    "  cgroup         subreaper, and a control group below gms-exec's own, which the fence kills as a whole\n"
     "  subreaper      descendants are adopted and killed by walking /proc\n"
     "  pid-namespace  a PID namespace per rank: the kernel kills all. Ranks cannot use each other's pids (CMA,\n"
     "                 CUDA IPC); Open MPI is told so, see the README\n"
@@ -48,7 +49,8 @@ static const struct argp_option option_table[] = {
      "$SLURM_JOB_ID.$SLURM_STEP_ID)",
      0},
     {"wait", KEY_WAIT, "TIME", 0, "How long to wait for the coordinator, such as 30s (default) or 500ms", 0},
-    {"containment", KEY_CONTAINMENT, "KIND", 0, "auto, subreaper or pid-namespace", 0},
+    {"containment", KEY_CONTAINMENT, "KIND", 0,
+     "auto, cgroup, subreaper or pid-namespace (default: as the deployment says)", 0},
     {"log-level", KEY_LEVEL, "LEVEL", 0, "error, warning, notice (default), info, debug", 0},
     {"log-destination", KEY_DESTINATION, "WHERE", 0, "stderr (default), file:PATH or journald", 0},
     {0},
@@ -86,6 +88,13 @@ static const char *first_variable(const char *const *names)
     }
     return NULL;
 }
+
+static const char *const containment_names[GMS_EXEC_CONTAINMENT_COUNT] = {
+    [GMS_EXEC_AUTO] = "auto",
+    [GMS_EXEC_PID_NAMESPACE] = "pid-namespace",
+    [GMS_EXEC_SUBREAPER] = "subreaper",
+    [GMS_EXEC_CGROUP] = "cgroup",
+};
 
 struct parse {
     struct gms_exec_options *options;
@@ -125,15 +134,13 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         }
         return 0;
     case KEY_CONTAINMENT:
-        if (strcmp(text, "auto") == 0) {
-            options->containment = GMS_EXEC_AUTO;
-        } else if (strcmp(text, "pid-namespace") == 0) {
-            options->containment = GMS_EXEC_PID_NAMESPACE;
-        } else if (strcmp(text, "subreaper") == 0) {
-            options->containment = GMS_EXEC_SUBREAPER;
-        } else {
-            argp_error(state, "--containment %s: one of auto, subreaper, pid-namespace", text);
+        for (unsigned kind = 0; kind < GMS_EXEC_CONTAINMENT_COUNT; kind++) {
+            if (strcmp(text, containment_names[kind]) == 0) {
+                options->containment = (enum gms_exec_containment)kind;
+                return 0;
+            }
         }
+        argp_error(state, "--containment %s: one of auto, pid-namespace, subreaper, cgroup", text);
         return 0;
     case ARGP_KEY_ARG: /* the command and everything behind it is not ours to parse */
         options->command = &state->argv[state->next - 1];
@@ -177,6 +184,7 @@ void gms_exec_options_parse(int argc, char **argv, struct gms_exec_options *ret_
 
     memset(ret_options, 0, sizeof *ret_options);
     ret_options->wait_ns = 30 * GMS_NS_PER_S;
+    ret_options->containment = GMS_EXEC_AS_DEPLOYED;
     ret_options->log_level = GMS_LOG_NOTICE;
     ret_options->log_destination = "stderr";
     argp_err_exit_status = GMS_EXEC_USAGE;

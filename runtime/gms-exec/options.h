@@ -17,7 +17,14 @@ enum {
     GMS_EXEC_SIGNAL = 128,
 };
 
-enum gms_exec_containment { GMS_EXEC_AUTO, GMS_EXEC_PID_NAMESPACE, GMS_EXEC_SUBREAPER };
+enum gms_exec_containment {
+    GMS_EXEC_AUTO,
+    GMS_EXEC_PID_NAMESPACE,
+    GMS_EXEC_SUBREAPER,
+    GMS_EXEC_CGROUP,
+    GMS_EXEC_CONTAINMENT_COUNT,
+    GMS_EXEC_AS_DEPLOYED = GMS_EXEC_CONTAINMENT_COUNT, /* what the coordinator says */
+};
 
 struct gms_exec_options {
     const char *run_dir, *launch, *log_destination; /* borrowed from argv and the environment */

@@ -29,7 +29,28 @@ void gms_busy(gms_session *session, uint32_t duration_ms)
 {
     struct gms_directory *directory = counters(session);
     if (directory != NULL)
-        gms_directory_set_busy_until(directory, gms_clock_ns() + duration_ms * GMS_NS_PER_MS);
+        gms_directory_announce_pause(directory, duration_ms);
+}
+
+void gms_work(gms_session *session, uint32_t count)
+{
+    struct gms_directory *directory = counters(session);
+    if (directory != NULL)
+        gms_directory_set_work(directory, count);
+}
+
+void gms_report_step_begun(struct gms_session *session, uint64_t step)
+{
+    struct gms_directory *directory = counters(session);
+    if (directory != NULL)
+        gms_directory_step_begun(directory, step);
+}
+
+void gms_report_step_completed(struct gms_session *session, uint64_t step)
+{
+    struct gms_directory *directory = counters(session);
+    if (directory != NULL)
+        gms_directory_step_completed(directory, step);
 }
 
 static gms_status ask_and_drop(struct gms_session *session, struct gms_message *message, struct gms_error *ret_error)

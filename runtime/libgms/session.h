@@ -272,6 +272,9 @@ void gms_blocks_remove(struct gms_session *session, uint32_t pool, uint32_t slot
 gms_status gms_returned_create(struct gms_session *session, struct gms_error *ret_error);
 void gms_returned_begin(struct gms_session *session); /* adopted just now */
 void gms_returned_file(struct gms_session *session, const struct gms_message *message);
+/* report.c: what the coordinator may see of steps, for telling a hung engine from an idle one. */
+void gms_report_step_begun(struct gms_session *session, uint64_t step);
+void gms_report_step_completed(struct gms_session *session, uint64_t step);
 
 /* verify.c: the successor's own look at what it is about to adopt. */
 gms_status gms_verify_adoption(struct gms_session *session, struct gms_adoption *ret_found,

@@ -11,7 +11,9 @@
 
 gms_token gms_step_begin(gms_session *session)
 {
-    return atomic_fetch_add_explicit(&session->steps_begun, 1, memory_order_acq_rel) + 1;
+    const gms_token token = atomic_fetch_add_explicit(&session->steps_begun, 1, memory_order_acq_rel) + 1;
+    gms_report_step_begun(session, token);
+    return token;
 }
 
 static bool still_released(const struct gms_pool *pool, const struct gms_pending *entry, uint64_t *ret_generation)
@@ -76,6 +78,7 @@ void gms_step_complete(gms_session *session, gms_token token)
         ;
     if (completed < token)
         completed = token;
+    gms_report_step_completed(session, completed);
     gms_spin_lock(&session->slots_lock);
     for (uint32_t i = 0; i < GMS_MAX_POOLS; i++)
         if (session->directories[i] != NULL)

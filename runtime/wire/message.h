@@ -43,13 +43,14 @@ struct gms_bytes {
  *   HELLO        role, pid (own namespace's), engine_id, rank, launch, program version; fds: own pidfd. An engine rank
  *                that had joined before its coordinator ended names its incarnation and the secret it got with it
  *   ENVIRONMENT  (gms-exec) -> ENVIRONMENT_REPLY
- *   CONTAINER    (gms-exec) the cohort's container: kind; fds: pidfd of its guardian, of the engine rank, and (may be
- *                missing) of gms-exec itself
+ *   CONTAINER    (gms-exec) the cohort's container: kind; fds: pidfd of its guardian, of the engine rank, of gms-exec
+ *                itself (may be missing), and for CGROUP the control group's directory
  *                -> REPLY; the engine rank runs only after it. How to end and how to know, by kind:
  *                PID_NAMESPACE: the guardian is the namespace's init. SIGKILL the guardian; its end is the end of all.
  *                SUBREAPER: SIGKILL the engine rank only. The guardian then kills whatever else descends from it and
  *                ends when nothing is left: its end with status 0 is the proof. When somebody killed it, gms-exec
  *                cleans up and ends then.
+ *                CGROUP: as SUBREAPER, and cgroup.kill ends all that is in the control group, whoever started it.
  *   PROPOSE      a collective call: kind, sequence, incarnation, fields[6], pool name, pool kind, payload (kind's
  * own) PARKED, READY(endpoint), LEAVING, STICKY(code, text) TRANSFER_DISPATCH, TRANSFER_END, TRANSFER_WAIT STATUS,
  * TAKEOVER(engine), SHUTDOWN     (gms-ctl) coordinator -> client WELCOME      world, world_size, rank, flags REPLY
@@ -105,7 +106,7 @@ enum gms_message_type {
 
 enum gms_client_role { GMS_CLIENT_ENGINE = 1, GMS_CLIENT_EXEC = 2, GMS_CLIENT_CONTROL = 3 };
 enum gms_copy_kind { GMS_COPY_BEGIN = 1, GMS_COPY_PUT = 2, GMS_COPY_DROP = 3, GMS_COPY_END = 4 };
-enum gms_container_kind { GMS_CONTAINER_PID_NAMESPACE = 1, GMS_CONTAINER_SUBREAPER = 2 };
+enum gms_container_kind { GMS_CONTAINER_PID_NAMESPACE = 1, GMS_CONTAINER_SUBREAPER = 2, GMS_CONTAINER_CGROUP = 3 };
 
 struct gms_message {
     enum gms_message_type type;
@@ -132,6 +133,7 @@ struct gms_message {
         struct {
             struct gms_bytes variables; /* "NAME=VALUE\0" repeated */
             uint64_t digest;
+            uint32_t containment; /* the deployment's: 0 auto, 1 pid-namespace, 2 subreaper, 3 cgroup */
         } environment_reply;
         struct {
             uint32_t kind, engine_id;

@@ -146,6 +146,8 @@ void cluster_prepare(struct cluster *cluster, const struct cluster_options *opti
         fprintf(file, "reclaim : %s;\n", options->reclaim);
     if (options->hooks != NULL)
         fprintf(file, "hooks : %s;\n", options->hooks);
+    if (options->more != NULL)
+        fprintf(file, "%s\n", options->more);
     fprintf(file, "complete = true;\n");
     assert_int_equal(fclose(file), 0);
 

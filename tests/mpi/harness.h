@@ -31,6 +31,7 @@ struct cluster_options {
     const char *leave;             /* NULL: "1s" */
     const char *reclaim;           /* NULL: defaults; the group's text */
     const char *hooks;             /* NULL: none; the group's text */
+    const char *more;              /* NULL: none; further settings */
     const char *environment;       /* NULL: { set = ( "MPI_TEST=1" ); } */
     bool report_exits;             /* the log gets a line "coordinator exit CODE" for each rank */
     const char *script; /* NULL, or what each rank's shell runs: $0 is gms-coord, $1 the log, then its words */

@@ -28,7 +28,7 @@
 #include "maps.h"
 
 enum { ENGINE = 2, INCARNATION = 77 };
-static const struct gms_container nowhere = {.guardian_fd = -1, .engine_fd = -1, .exec_fd = -1};
+static const struct gms_container nowhere = {.guardian_fd = -1, .engine_fd = -1, .exec_fd = -1, .cgroup_fd = -1};
 
 struct fixture {
     struct event_base *base;
@@ -444,7 +444,7 @@ static void test_subreaper(void **state)
     assert_int_equal(gms_pidfd_open(pids[0], &engine, NULL), GMS_OK);
     assert_int_equal(gms_pidfd_open(pids[1], &hidden, NULL), GMS_OK);
     const struct gms_container container = {
-        .kind = GMS_CONTAINER_SUBREAPER, .guardian_fd = guardian, .engine_fd = engine, .exec_fd = -1};
+        .kind = GMS_CONTAINER_SUBREAPER, .guardian_fd = guardian, .engine_fd = engine, .exec_fd = -1, .cgroup_fd = -1};
     assert_int_equal(gms_fence_add(fixture->fence, ENGINE, INCARNATION, engine, &container, NULL), GMS_OK);
     gms_fence_start(fixture->fence, ENGINE, INCARNATION);
     turn_for(fixture, 5000);
@@ -465,7 +465,7 @@ static void test_killed_guardian(void **state)
     int pidfd = -1, guardian = -1, exec = -1;
     pid_t pid = child(-1, &pidfd), keeper = child(-1, &guardian), executor = child(-1, &exec);
     const struct gms_container container = {
-        .kind = GMS_CONTAINER_SUBREAPER, .guardian_fd = guardian, .engine_fd = pidfd, .exec_fd = exec};
+        .kind = GMS_CONTAINER_SUBREAPER, .guardian_fd = guardian, .engine_fd = pidfd, .exec_fd = exec, .cgroup_fd = -1};
     assert_int_equal(gms_fence_add(fixture->fence, ENGINE, INCARNATION, pidfd, &container, NULL), GMS_OK);
     gms_pidfd_signal(guardian, SIGKILL);
     assert_int_equal(waitpid(keeper, NULL, 0), keeper);
@@ -494,7 +494,7 @@ static void test_guardian_that_has_finished(void **state)
     assert_int_equal(gms_pidfd_open(keeper, &guardian, NULL), GMS_OK);
     assert_int_equal(waitpid(keeper, NULL, 0), keeper);
     const struct gms_container container = {
-        .kind = GMS_CONTAINER_SUBREAPER, .guardian_fd = guardian, .engine_fd = pidfd, .exec_fd = exec};
+        .kind = GMS_CONTAINER_SUBREAPER, .guardian_fd = guardian, .engine_fd = pidfd, .exec_fd = exec, .cgroup_fd = -1};
     assert_int_equal(gms_fence_add(fixture->fence, ENGINE, INCARNATION, pidfd, &container, NULL), GMS_OK);
     gms_fence_start(fixture->fence, ENGINE, INCARNATION);
     assert_int_equal(waitpid(pid, NULL, 0), pid);
@@ -516,7 +516,7 @@ static void test_namespace(void **state)
     int pidfd = -1, init = -1;
     pid_t pid = child(-1, &pidfd), keeper = child(-1, &init);
     const struct gms_container container = {
-        .kind = GMS_CONTAINER_PID_NAMESPACE, .guardian_fd = init, .engine_fd = pidfd, .exec_fd = -1};
+        .kind = GMS_CONTAINER_PID_NAMESPACE, .guardian_fd = init, .engine_fd = pidfd, .exec_fd = -1, .cgroup_fd = -1};
     assert_int_equal(gms_fence_add(fixture->fence, ENGINE, INCARNATION, pidfd, &container, NULL), GMS_OK);
     gms_fence_start(fixture->fence, ENGINE, INCARNATION);
     turn_for(fixture, 5000);
@@ -555,7 +555,7 @@ static void test_foreign_namespace(void **state)
     struct fixture *fixture = *state;
     int pidfd = -1, guardian = -1;
     pid_t pid = child(-1, &pidfd), guardian_pid = child(-1, &guardian);
-    const struct gms_container container = {GMS_CONTAINER_PID_NAMESPACE, guardian, guardian, -1};
+    const struct gms_container container = {GMS_CONTAINER_PID_NAMESPACE, guardian, guardian, -1, -1};
     assert_int_equal(gms_fence_add(fixture->fence, ENGINE, INCARNATION, pidfd, &container, NULL), GMS_OK);
     gms_pidfd_signal(guardian, SIGKILL);
     assert_int_equal(waitpid(guardian_pid, NULL, 0), guardian_pid);

@@ -20,9 +20,11 @@ struct bench {
     int listener, connection; /* -1: none */
     pid_t exec_pid;
     int exec_pidfd;
-    int talk; /* to the engine program */
+    int talk;          /* to the engine program */
+    uint32_t deployed; /* containment that the deployment wants */
     uint32_t kind;
     int container, engine; /* pidfds, from CONTAINER */
+    int cgroup;            /* from there too; -1: none */
     int processes[EXEC_MAX_PROCESSES];
     char names[EXEC_MAX_PROCESSES][32];
     size_t process_count;
@@ -64,7 +66,8 @@ static inline int bench_setup(void **state)
         return -1;
     }
     bench->dir = dir;
-    bench->listener = bench->connection = bench->exec_pidfd = bench->talk = bench->container = bench->engine = -1;
+    bench->listener = bench->connection = bench->exec_pidfd = bench->talk = bench->container = bench->engine =
+        bench->cgroup = -1;
     snprintf(bench->socket_path, sizeof bench->socket_path, "%s/c0", bench->dir);
     snprintf(bench->stderr_path, sizeof bench->stderr_path, "%s/stderr", bench->dir);
     *state = bench;
@@ -88,6 +91,7 @@ static inline int bench_teardown(void **state)
     gms_fd_close(&bench->exec_pidfd);
     gms_fd_close(&bench->container);
     gms_fd_close(&bench->engine);
+    gms_fd_close(&bench->cgroup);
     gms_fd_close(&bench->talk);
     gms_fd_close(&bench->connection);
     gms_fd_close(&bench->listener);
@@ -303,6 +307,7 @@ static inline void bench_give_environment(struct bench *bench, const void *varia
     bench_expect(bench, GMS_MESSAGE_ENVIRONMENT, &message);
     reply.request_id = message.request_id;
     reply.environment_reply.variables = (struct gms_bytes){variables, (uint32_t)bytes};
+    reply.environment_reply.containment = bench->deployed;
     bench_send(bench, &reply);
 }
 
@@ -312,9 +317,13 @@ static inline uint32_t bench_take_container(struct bench *bench)
     struct gms_message message;
 
     bench_expect(bench, GMS_MESSAGE_CONTAINER, &message);
-    assert_int_equal(message.fd_count, 3);
+    assert_int_equal(message.fd_count, message.container.kind == GMS_CONTAINER_CGROUP ? 4 : 3);
     assert_int_equal(message.container.engine_id, 0);
     gms_fd_close(&message.fds[2]); /* gms-exec's own: as in HELLO */
+    gms_fd_close(&bench->cgroup);
+    if (message.fd_count == 4) {
+        bench->cgroup = message.fds[3];
+    }
     gms_fd_close(&bench->container);
     gms_fd_close(&bench->engine);
     bench->kind = message.container.kind;

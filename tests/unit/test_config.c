@@ -232,6 +232,8 @@ static const struct {
     {"timeouts.transfer_stall", "timeouts : { transfer_stall = @; };", false},
     {"timeouts.reattach", "timeouts : { reattach = @; };", false},
     {"timeouts.leave", "timeouts : { leave = @; };", false},
+    {"detection.progress_timeout", "detection : { progress_timeout = @; };", false},
+    {"hooks.before_kill_timeout", "hooks : { before_kill_timeout = @; };", false},
     {"environment.engines[].engine", "environment : { engines = ( { engine = @; set = (); } ); };", true},
     {"environment.ranks[].rank", "environment : { ranks = ( { rank = @; set = (); } ); };", true},
     {"environment.port_first", "environment : { port_first = @; };", true},

@@ -92,9 +92,21 @@ static void test_open_sees_what_create_made(void **state)
     assert_int_equal(gms_directory_word(&seen, 0), gms_slot_word_make(GMS_SLOT_LEASED, 1));
     gms_directory_progress(&f->a);
     gms_directory_progress(&f->a);
-    gms_directory_set_busy_until(&f->a, 77);
+    gms_directory_announce_pause(&f->a, 77);
+    gms_directory_set_work(&f->a, 3);
+    gms_directory_step_begun(&f->a, 2);
+    gms_directory_step_begun(&f->a, 1);
+    gms_directory_step_completed(&f->a, 1);
+    gms_directory_step_completed(&f->a, 0); /* late: changes nothing */
     assert_int_equal(gms_directory_progress_count(&seen), 2);
-    assert_int_equal(gms_directory_busy_until(&seen), 77);
+    struct gms_directory_activity activity;
+    gms_directory_activity(&seen, &activity);
+    assert_int_equal(activity.progress, 2);
+    assert_int_equal(activity.pause, 1);
+    assert_int_equal(activity.pause_ms, 77);
+    assert_int_equal(activity.work, 3);
+    assert_int_equal(activity.steps_begun, 2);
+    assert_int_equal(activity.steps_completed, 1);
     assert_int_equal(gms_directory_change_count(&seen), 1);
     gms_directory_close(&seen);
 }

@@ -102,7 +102,7 @@ static void usage_errors_name_what_is_missing(void **state)
         {{"--run-dir=/r", "--engine=0", "--rank=0x1", "--launch=x", "--", "true", NULL}, "0 to 1023"},
         {{"--run-dir=/r", "--engine=0", "--rank=0", "--", "true", NULL}, "PMIX_NAMESPACE"},
         {{"--run-dir=/r", "--engine=0", "--rank=0", "--launch=x", "--wait=30", "--", "true", NULL}, "--wait"},
-        {{"--containment=cgroup", NULL}, "subreaper"},
+        {{"--containment=jail", NULL}, "subreaper, cgroup"},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

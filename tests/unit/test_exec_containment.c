@@ -5,8 +5,11 @@
 
 #include <sys/prctl.h>
 
-static const char *const kinds[] = {"subreaper", "pid-namespace"};
-enum { KIND_COUNT = 2 };
+#include "base/cgroup.h"
+
+static const char *kinds[] = {"subreaper", "pid-namespace", "cgroup"};
+enum { EVERYWHERE = 2 };
+static size_t kind_count = EVERYWHERE; /* one more where a control group can be made */
 
 static const char *engine_program(void)
 {
@@ -41,7 +44,7 @@ static void killing_gms_exec_ends_all(void **state)
     struct bench *bench = *state;
 
     bench_listen(bench);
-    for (size_t k = 0; k < KIND_COUNT; k++) {
+    for (size_t k = 0; k < kind_count; k++) {
         const struct start how = {.containment = kinds[k]};
 
         grow_tree(bench, &how);
@@ -59,7 +62,7 @@ static void killing_gms_exec_before_the_engine_runs(void **state)
     const char *words[] = {engine_program(), "stay", NULL};
 
     bench_listen(bench);
-    for (size_t k = 0; k < KIND_COUNT; k++) {
+    for (size_t k = 0; k < kind_count; k++) {
         const struct start how = {.containment = kinds[k]};
 
         bench_start(bench, &how, words);
@@ -80,7 +83,7 @@ static void killing_the_engine_ends_all(void **state)
     struct bench *bench = *state;
 
     bench_listen(bench);
-    for (size_t k = 0; k < KIND_COUNT; k++) {
+    for (size_t k = 0; k < kind_count; k++) {
         const struct start how = {.containment = kinds[k]};
 
         grow_tree(bench, &how);
@@ -97,7 +100,7 @@ static void the_fence_of_each_kind_is_a_proof(void **state)
     struct bench *bench = *state;
 
     bench_listen(bench);
-    for (size_t k = 0; k < KIND_COUNT; k++) {
+    for (size_t k = 0; k < kind_count; k++) {
         const struct start how = {.containment = kinds[k]};
 
         for (int trial = 0; trial < 10; trial++) {
@@ -106,8 +109,12 @@ static void the_fence_of_each_kind_is_a_proof(void **state)
 
             grow_tree(bench, &how);
             killed_ns = gms_clock_ns();
-            assert_true(gms_pidfd_signal(bench->kind == GMS_CONTAINER_PID_NAMESPACE ? bench->container : bench->engine,
-                                         SIGKILL));
+            if (bench->kind == GMS_CONTAINER_CGROUP) {
+                assert_true(gms_cgroup_kill(bench->cgroup));
+            } else {
+                assert_true(gms_pidfd_signal(
+                    bench->kind == GMS_CONTAINER_PID_NAMESPACE ? bench->container : bench->engine, SIGKILL));
+            }
             assert_true(wait_ended(bench->container));
             snprintf(took, sizeof took, "%.2f ms", (double)(gms_clock_ns() - killed_ns) / 1e6);
             bench_all_ended(bench, true);
@@ -123,7 +130,7 @@ static void killing_the_guardian_ends_all(void **state)
     struct bench *bench = *state;
 
     bench_listen(bench);
-    for (size_t k = 0; k < KIND_COUNT; k++) {
+    for (size_t k = 0; k < kind_count; k++) {
         const struct start how = {.containment = kinds[k]};
 
         grow_tree(bench, &how);
@@ -134,6 +141,77 @@ static void killing_the_guardian_ends_all(void **state)
     }
 }
 
+/* What no subreaper survives: whoever would clean up is killed as well. The control group knows them all. */
+static void a_control_group_holds_orphans_of_both(void **state)
+{
+    struct bench *bench = *state;
+    const struct start how = {.containment = "cgroup"};
+
+    if (kind_count == EVERYWHERE) {
+        print_message("SKIP: no control group can be made here\n");
+        skip();
+    }
+    bench_listen(bench);
+    grow_tree(bench, &how);
+    assert_true(gms_cgroup_populated(bench->cgroup));
+    assert_true(gms_pidfd_signal(bench->exec_pidfd, SIGSTOP)); /* so that it does not clean up */
+    assert_true(gms_pidfd_signal(bench->container, SIGKILL));
+    assert_true(gms_pidfd_signal(bench->exec_pidfd, SIGKILL));
+    assert_int_equal(bench_exit_code(bench), -1000 - SIGKILL);
+    assert_true(wait_ended(bench->engine)); /* by its parent-death signal */
+    assert_true(gms_cgroup_populated(bench->cgroup));
+    assert_true(gms_cgroup_kill(bench->cgroup));
+    bench_all_ended(bench, false);
+    while (gms_cgroup_populated(bench->cgroup)) { /* until the last is taken down; bench_all_ended has waited */
+    }
+    assert_true(gms_cgroup_remove_fd(bench->cgroup));
+}
+
+/* Nothing of a control group is left when gms-exec has ended by itself, or was killed while its guardian lives. */
+static void control_groups_are_removed(void **state)
+{
+    struct bench *bench = *state;
+    const struct start how = {.containment = "cgroup"};
+
+    if (kind_count == EVERYWHERE) {
+        print_message("SKIP: no control group can be made here\n");
+        skip();
+    }
+    bench_listen(bench);
+    for (int i = 0; i < 2; i++) {
+        grow_tree(bench, &how);
+        assert_true(gms_pidfd_signal(i == 0 ? bench->engine : bench->exec_pidfd, SIGKILL));
+        assert_int_equal(bench_exit_code(bench), i == 0 ? 137 : -1000 - SIGKILL);
+        assert_true(wait_ended(bench->container));
+        assert_false(gms_cgroup_remove_fd(bench->cgroup)); /* it is not there any more */
+        assert_false(gms_cgroup_populated(bench->cgroup));
+    }
+}
+
+/* Without --containment the deployment's word counts. */
+static void the_deployment_chooses(void **state)
+{
+    struct bench *bench = *state;
+    static const struct {
+        uint32_t wish, kind;
+    } cases[] = {{1, GMS_CONTAINER_PID_NAMESPACE}, {2, GMS_CONTAINER_SUBREAPER}, {3, GMS_CONTAINER_CGROUP}};
+    const struct start how = {.containment = NULL};
+
+    bench_listen(bench);
+    for (size_t i = 0; i < kind_count; i++) {
+        bench->deployed = cases[i].wish;
+        grow_tree(bench, &how);
+        assert_int_equal(bench->kind, cases[i].kind);
+        assert_true(gms_pidfd_signal(bench->exec_pidfd, SIGTERM));
+        assert_int_equal(bench_exit_code(bench), 143);
+    }
+    bench->deployed = 0;
+    grow_tree(bench, &how);
+    assert_int_equal(bench->kind, kind_count > EVERYWHERE ? GMS_CONTAINER_CGROUP : GMS_CONTAINER_SUBREAPER);
+    assert_true(gms_pidfd_signal(bench->exec_pidfd, SIGTERM));
+    assert_int_equal(bench_exit_code(bench), 143);
+}
+
 static void a_planned_end_takes_the_rest_along(void **state)
 {
     struct bench *bench = *state;
@@ -141,7 +219,7 @@ static void a_planned_end_takes_the_rest_along(void **state)
     struct exec_say say;
 
     bench_listen(bench);
-    for (size_t k = 0; k < KIND_COUNT; k++) {
+    for (size_t k = 0; k < kind_count; k++) {
         const struct start how = {.containment = kinds[k]};
 
         bench->process_count = 0;
@@ -165,7 +243,7 @@ static void term_ends_all(void **state)
     struct bench *bench = *state;
 
     bench_listen(bench);
-    for (size_t k = 0; k < KIND_COUNT; k++) {
+    for (size_t k = 0; k < kind_count; k++) {
         const struct start how = {.containment = kinds[k], .hostile = true};
 
         grow_tree(bench, &how); /* all but the engine and one child ignore TERM */
@@ -229,12 +307,26 @@ int main(void)
         cmocka_unit_test_setup_teardown(killing_the_engine_ends_all, bench_setup, bench_teardown),
         cmocka_unit_test_setup_teardown(the_fence_of_each_kind_is_a_proof, bench_setup, bench_teardown),
         cmocka_unit_test_setup_teardown(killing_the_guardian_ends_all, bench_setup, bench_teardown),
+        cmocka_unit_test_setup_teardown(a_control_group_holds_orphans_of_both, bench_setup, bench_teardown),
+        cmocka_unit_test_setup_teardown(control_groups_are_removed, bench_setup, bench_teardown),
+        cmocka_unit_test_setup_teardown(the_deployment_chooses, bench_setup, bench_teardown),
         cmocka_unit_test_setup_teardown(a_planned_end_takes_the_rest_along, bench_setup, bench_teardown),
         cmocka_unit_test_setup_teardown(term_ends_all, bench_setup, bench_teardown),
         cmocka_unit_test_setup_teardown(as_pid_1_killing_it_ends_all, bench_setup, bench_teardown),
         cmocka_unit_test_setup_teardown(children_from_before_are_spared, bench_setup, bench_teardown),
     };
 
+    char path[GMS_CGROUP_PATH_BYTES];
+    struct gms_error error;
+    int cgroup = -1;
+
+    if (gms_cgroup_make("gms-test", &cgroup, path, &error) == GMS_OK) {
+        kind_count++;
+        gms_cgroup_remove(path);
+    } else {
+        print_message("control groups are not tried: %s\n", error.text);
+    }
+    gms_fd_close(&cgroup);
     /* What a failed test leaves behind comes to us and is seen, not to init. */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     return cmocka_run_group_tests_name("gms-exec containment", tests, NULL, NULL);

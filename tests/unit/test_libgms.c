@@ -445,7 +445,16 @@ static void test_whole_life(void **state)
     const struct gms_directory *directory =
         &f->fake.clients[0].directories[gms_pool_index(engine.state)]; /* the lowest index: the fake counts down */
     assert_int_equal(gms_directory_progress_count(directory), 2);
-    assert_true(gms_directory_busy_until(directory) > gms_clock_ns());
+    gms_work(engine.session, 5);
+    const gms_token token = gms_step_begin(engine.session);
+    struct gms_directory_activity activity;
+    gms_directory_activity(directory, &activity);
+    assert_int_equal(activity.pause_ms, 1000);
+    assert_int_equal(activity.work, 5);
+    assert_int_equal(activity.steps_begun - activity.steps_completed, 1);
+    gms_step_complete(engine.session, token);
+    gms_directory_activity(directory, &activity);
+    assert_int_equal(activity.steps_begun, activity.steps_completed);
     assert_ok(gms_report_sticky_error(engine.session, -7, "illegal address", &error));
     assert_int_equal((int32_t)FAKE_GET(f->fake.sticky_code), -7);
     assert_ok(gms_pool_release(engine.state, &error));
