@@ -540,7 +540,10 @@ int main(int argc, char **argv)
         soak.plan.command[words++] = soak.poison;
         soak.plan.verify = DRILL_VERIFY_NONE;
     }
-    snprintf(soak.work_dir, sizeof soak.work_dir, "/tmp/gms-soak-XXXXXX");
+    const char *base = getenv("TMPDIR");
+    if (base == NULL || base[0] != '/' || strlen(base) > 40) /* sockets with short paths live below */
+        base = "/tmp";
+    snprintf(soak.work_dir, sizeof soak.work_dir, "%s/gms-soak-XXXXXX", base);
     snprintf(soak.shared_dir, sizeof soak.shared_dir, "/dev/shm/gms-soak-XXXXXX");
     gms_status status = drill_plan_complete(&soak.plan, &error);
     if (status == GMS_OK)
