@@ -67,7 +67,7 @@ const struct setting gms_config_table[] = {
     {"reclaim.policy", CHOICE, MEMBER(reclaim_policy), .initial = "gpu-proof",
      .choices = "gpu-proof|process-death-timeout",
      .help = "what brings pages back that a dead engine may still write: proof, or its death and some time"},
-    {"reclaim.provider", CHOICE, MEMBER(reclaim_provider), .initial = "auto", .choices = "auto|procmap",
+    {"reclaim.provider", CHOICE, MEMBER(reclaim_provider), .initial = "auto", .choices = "auto|procmap|nvml",
      .help = "who proves that a dead engine is quiet; auto: what fits memory.backend"},
     {"reclaim.grace", DURATION, MEMBER(reclaim_grace_ns), .least = 10 * MS, .greatest = HOUR, .initial = "5s",
      .help = "process-death-timeout: between the two looks that must find it dead"},

@@ -53,7 +53,7 @@ enum {
 };
 
 enum gms_reclaim_policy { GMS_POLICY_GPU_PROOF, GMS_POLICY_PROCESS_DEATH_TIMEOUT };
-enum gms_reclaim_provider { GMS_PROVIDER_AUTO, GMS_PROVIDER_PROCMAP };
+enum gms_reclaim_provider { GMS_PROVIDER_AUTO, GMS_PROVIDER_PROCMAP, GMS_PROVIDER_NVML };
 enum gms_memory_backend { GMS_MEMORY_HOST, GMS_MEMORY_CUDA };
 enum gms_containment {
     GMS_CONTAINMENT_AUTO,

@@ -16,6 +16,7 @@
 
 static const struct gms_quiescence_provider *const providers[] = {
     &gms_quiescence_procmap,
+    &gms_quiescence_nvml,
     &gms_quiescence_process_death,
 };
 
@@ -155,6 +156,14 @@ static bool is_among(const pid_t *list, size_t count, pid_t pid)
     return false;
 }
 
+bool gms_process_descends(pid_t pid, const pid_t *roots, size_t count)
+{
+    for (unsigned depth = 0; pid > 1 && depth < 64; depth++, pid = parent_of(pid))
+        if (is_among(roots, count, pid))
+            return true;
+    return false;
+}
+
 /* Of the living: itself, a descendant, or in its own PID namespace. */
 static bool is_living(const struct gms_cohort *cohort, pid_t pid)
 {
@@ -162,10 +171,12 @@ static bool is_living(const struct gms_cohort *cohort, pid_t pid)
     for (size_t i = 0; i < cohort->living_count && there != 0 && there != here; i++)
         if (namespace_of(cohort->living[i]) == there)
             return true;
-    for (unsigned depth = 0; pid > 1 && depth < 64; depth++, pid = parent_of(pid))
-        if (is_among(cohort->living, cohort->living_count, pid))
-            return true;
-    return false;
+    return gms_process_descends(pid, cohort->living, cohort->living_count);
+}
+
+bool gms_cohort_knows(const struct gms_cohort *cohort, pid_t pid)
+{
+    return is_among(cohort->ours, cohort->ours_count, pid) || is_living(cohort, pid);
 }
 
 /* Memory files show as "/memfd:..."; everything else is not looked at closer. */

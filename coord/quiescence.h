@@ -6,6 +6,7 @@
  * Providers are rows of the table in quiescence.c, each with a file of its own:
  *
  *   procmap         host memory: what was lent to it is back, and nobody but the living holds the memory
+ *   nvml            CUDA: the driver lists no process of it any more, as it once did
  *   process-death   the opt-in policy: the container was found dead twice, one grace apart; proves nothing
  *
  * All calls of a provider come from one thread (worker.h), never two at a time.
@@ -47,6 +48,9 @@ void gms_cohort_close(struct gms_cohort *cohort);
 
 struct gms_quiescence_options {
     uint64_t grace_ns; /* process-death */
+    const char *nvml;  /* borrowed for the call; the library; NULL: libnvidia-ml.so.1 */
+    const char
+        *module; /* borrowed for the call; whose inode changes when the driver is reloaded; NULL: /sys/module/nvidia */
 };
 
 struct gms_quiescence_provider {
@@ -72,12 +76,16 @@ bool gms_cohort_ended(const struct gms_cohort *cohort, bool *ret_never, char ret
 /* A process outside `ours` and `living` that maps the cohort's memory or has a descriptor of it; 0: none. Walks /proc.
  */
 pid_t gms_cohort_holder(const struct gms_cohort *cohort, char ret_reason[GMS_QUIESCENCE_REASON_BYTES]);
+/* One of `ours`, or of the living, their descendants and PID namespaces. */
+bool gms_cohort_knows(const struct gms_cohort *cohort, pid_t pid);
+/* Is it one of these processes, or below one? */
+bool gms_process_descends(pid_t pid, const pid_t *roots, size_t count);
 /* When a process started, in clock ticks after boot; 0: gone, or unreadable. */
 uint64_t gms_process_started(pid_t pid);
 /* Is CUDA MPS in use: CUDA_MPS_PIPE_DIRECTORY in this process or in that of `pidfd` (-1: none), or a server running
  * here? Under MPS no death is a proof (V33). Words for it in `ret_reason` when so. */
 bool gms_mps_in_use(int pidfd, char ret_reason[GMS_QUIESCENCE_REASON_BYTES]);
 
-extern const struct gms_quiescence_provider gms_quiescence_procmap, gms_quiescence_process_death;
+extern const struct gms_quiescence_provider gms_quiescence_procmap, gms_quiescence_nvml, gms_quiescence_process_death;
 
 #endif

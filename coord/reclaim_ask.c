@@ -111,6 +111,16 @@ static void run(struct gms_job *base)
     }
 }
 
+/* False: no memory. */
+static bool send_out(struct gms_reclaim *reclaim, enum errand errand, uint64_t incarnation, uint64_t step);
+
+void gms_reclaim_witness(struct gms_reclaim *reclaim, uint64_t incarnation)
+{
+    if (reclaim->provider->witness != NULL && !send_out(reclaim, WITNESS, incarnation, 0))
+        gms_log(GMS_LOG_ERROR, "no memory to have a look at incarnation %llu while it lives",
+                (unsigned long long)incarnation);
+}
+
 static void set_timer(struct gms_reclaim *reclaim)
 {
     uint64_t due_ns = UINT64_MAX, now_ns = gms_clock_ns();
@@ -160,6 +170,9 @@ static void answered(struct gms_reclaim *reclaim, const struct errand_job *job)
         return;
     }
     question->incarnation = 0;
+    struct gms_core_reclaim_view pass;
+    gms_core_look_reclaim(reclaim->daemon->core, &pass);
+    gms_reclaim_witness(reclaim, pass.owner); /* what spoils a proof spoils earlier sightings of the living as well */
     if (status != NULL)
         status->answered_ns = gms_clock_ns();
     struct gms_event event = {.type = GMS_EVENT_RECLAIM_ANSWER};
@@ -184,7 +197,6 @@ static void done(struct gms_job *base)
         gms_daemon_run_events(reclaim->daemon);
 }
 
-/* False: no memory. */
 static bool send_out(struct gms_reclaim *reclaim, enum errand errand, uint64_t incarnation, uint64_t step)
 {
     struct errand_job *job = calloc(1, sizeof *job);
@@ -240,13 +252,6 @@ void gms_reclaim_ask_nobody(struct gms_reclaim *reclaim)
     event_del(reclaim->again);
 }
 
-void gms_reclaim_witness(struct gms_reclaim *reclaim, uint64_t incarnation)
-{
-    if (reclaim->provider->witness != NULL && !send_out(reclaim, WITNESS, incarnation, 0))
-        gms_log(GMS_LOG_ERROR, "no memory to have a look at incarnation %llu while it lives",
-                (unsigned long long)incarnation);
-}
-
 void gms_reclaim_provider_forget(struct gms_reclaim *reclaim, uint64_t incarnation)
 {
     if (reclaim->provider->forget != NULL)
@@ -270,6 +275,8 @@ gms_status gms_reclaim_ask_open(struct gms_reclaim *reclaim, struct gms_error *r
         name = "process-death";
     } else if (config->reclaim_provider == GMS_PROVIDER_PROCMAP) {
         name = "procmap";
+    } else if (config->reclaim_provider == GMS_PROVIDER_NVML) {
+        name = "nvml";
     }
     reclaim->provider = gms_quiescence_find(name, config->backend == GMS_MEMORY_HOST ? "host" : "cuda");
     const struct gms_quiescence_options options = {.grace_ns = config->reclaim_grace_ns};

@@ -414,6 +414,7 @@ void gms_daemon_attached(void *context, struct gms_client *client)
     event.attached.incarnation = client->incarnation;
     gms_daemon_push(daemon, &event);
     gms_reclaim_attached(daemon->reclaim, client);
+    gms_reclaim_witness(daemon->reclaim, client->incarnation);
     gms_daemon_run_events(daemon);
 }
 
