@@ -6,6 +6,7 @@ target_link_libraries(fake_coordinator PUBLIC gms_options gms_directory gms_vmm 
 target_include_directories(fake_coordinator PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
 gms_add_test(NAME test_libgms SOURCES test_libgms.c LIBRARIES gms fake_coordinator)
 gms_add_test(NAME test_libgms_slots SOURCES test_libgms_slots.c LIBRARIES gms fake_coordinator)
+gms_add_test(NAME test_libgms_returned SOURCES test_libgms_returned.c LIBRARIES gms fake_coordinator)
 gms_add_test(NAME test_libgms_control SOURCES test_libgms_control.c LIBRARIES gms fake_coordinator)
 
 # Only what include/gms marks GMS_API leaves the library, and all of it.
