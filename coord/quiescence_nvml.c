@@ -145,7 +145,7 @@ static ino_t inode_at(const char *path)
 /* What has a list of processes now; compared with what had one at the last look. */
 static bool find_places(struct provider *p, bool first)
 {
-    nvml_device places[ENDPOINTS];
+    nvml_device places[ENDPOINTS] = {NULL};
     static char uuids[ENDPOINTS][UUID_BYTES];
     size_t count = 0;
     memset(uuids, 0, sizeof uuids);

@@ -184,8 +184,8 @@ struct gms_pool_description {
  * an address that stays the same for the life of the session: weights  writable for the one engine that is to publish
  * them, read-only once published; kv       private scratch memory of the same size until gms_park puts the group's
  * memory in its place. While another engine is publishing, waits for it (bounded by the operation timeout, then AGAIN).
- * Errors: NO_CAPACITY (names the rank, what was asked, what is free), MISMATCH, AGAIN, EXPIRED, EXISTS (this session
- * has it), REFUSED (a kv pool after gms_park).
+ * Asked for again as it is, the same pool is given. Errors: NO_CAPACITY (names the rank, what was asked, what is free),
+ * MISMATCH, AGAIN, EXPIRED, EXISTS (this session has it with another kind or size), REFUSED (a kv pool after gms_park).
  */
 GMS_API gms_status gms_pool_attach(gms_session *session, const struct gms_pool_description *description,
                                    gms_pool **ret_pool, struct gms_error *ret_error);

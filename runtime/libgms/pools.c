@@ -37,6 +37,19 @@ void gms_pool_free(struct gms_pool *pool)
 
 /* -------------------------------------------------------------------------------------------------- attach --- */
 
+/* The pool that this session has attached as described; NULL: none, or as something else. */
+static struct gms_pool *find_same(const struct gms_session *session, const struct gms_pool_description *description)
+{
+    for (uint32_t i = 0; i < GMS_MAX_POOLS; i++) {
+        struct gms_pool *pool = session->pools[i];
+        if (pool != NULL && strncmp(pool->description.name, description->name, sizeof pool->description.name) == 0 &&
+            pool->description.kind == description->kind && pool->description.slot_count == description->slot_count &&
+            pool->description.block_bytes == description->block_bytes && pool->description.bytes == description->bytes)
+            return pool;
+    }
+    return NULL;
+}
+
 static gms_status check_description(const struct gms_session *session, const struct gms_pool_description *description,
                                     struct gms_error *ret_error)
 {
@@ -45,7 +58,8 @@ static gms_status check_description(const struct gms_session *session, const str
         return gms_fail(ret_error, GMS_E_INVALID, "a pool's name has 1 to %d bytes", GMS_NAME_BYTES - 1);
     for (uint32_t i = 0; i < GMS_MAX_POOLS; i++)
         if (session->pools[i] != NULL && strcmp(session->pools[i]->description.name, description->name) == 0)
-            return gms_fail(ret_error, GMS_E_EXISTS, "pool %s is attached already", description->name);
+            return gms_fail(ret_error, GMS_E_EXISTS, "pool %s is attached already, with another kind or size",
+                            description->name);
     if (description->kind == GMS_POOL_WEIGHTS) {
         if (description->bytes == 0 || description->bytes > INT64_MAX / 2 || description->slot_count != 0 ||
             description->block_bytes != 0)
@@ -172,6 +186,11 @@ gms_status gms_pool_attach(gms_session *session, const struct gms_pool_descripti
                            struct gms_error *ret_error)
 {
     gms_status status = gms_session_ready(session, true, gms_session_deadline(session), ret_error);
+    struct gms_pool *same = status == GMS_OK ? find_same(session, description) : NULL;
+    if (same != NULL) { /* asked for again: every rank has it, or none */
+        *ret_pool = same;
+        return GMS_OK;
+    }
     if (status == GMS_OK)
         status = check_description(session, description, ret_error);
     if (status != GMS_OK)

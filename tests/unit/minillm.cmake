@@ -8,3 +8,6 @@ gms_add_test(NAME test_minillm_server SOURCES test_minillm_server.c LIBRARIES gm
              TIMEOUT 600)
 set_tests_properties(test_minillm_server PROPERTIES ENVIRONMENT "${GMS_TEST_ENVIRONMENT}" RUN_SERIAL ON)
 add_dependencies(test_minillm_server minillm)
+# Over libgms, which the test plays itself.
+gms_add_test(NAME test_minillm_kv SOURCES test_minillm_kv.c ${CMAKE_SOURCE_DIR}/examples/minillm/kv_gms.c
+             LIBRARIES minillm_core)

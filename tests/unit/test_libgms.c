@@ -385,7 +385,16 @@ static void test_attach_refusals(void **state)
     assert_int_equal(unit_open_fds(), fds);
     assert_null(pool);
     assert_ok(gms_pool_attach(engine.session, &kv_description, &pool, &error));
-    assert_status(gms_pool_attach(engine.session, &kv_description, &pool, &error), GMS_E_EXISTS);
+    struct gms_pool_description other = kv_description;
+    const uint32_t proposals = FAKE_GET(f->fake.proposals);
+    const unsigned attached = unit_open_fds();
+    gms_pool *again = NULL;
+    assert_ok(gms_pool_attach(engine.session, &kv_description, &again, &error)); /* asked for again: the same one */
+    assert_ptr_equal(again, pool);
+    other.slot_count++;
+    assert_status(gms_pool_attach(engine.session, &other, &again, &error), GMS_E_EXISTS);
+    assert_int_equal(FAKE_GET(f->fake.proposals), proposals);
+    assert_int_equal(unit_open_fds(), attached);
     gms_close(engine.session);
 }
 
