@@ -11,7 +11,7 @@
  *                   capacity_of = ( { rank = 1; capacity = "255MiB"; } ); };
  *   kv          : { verify = "full" | "none"; };
  *   timeouts    : { operation = "10s"; round = "5s"; heartbeat = "5s"; fence_report = "2s"; transfer_stall = "5s";
- *                  reattach = "5s"; leave = "1s"; };
+ *                  reattach = "5s"; leave = "1s"; told_to_end = "1s"; };
  *   reclaim     : { policy = "gpu-proof" | "process-death-timeout"; provider = "auto"; grace = "5s"; step = 1024;
  *                  page_pause = "0ms"; };
  *   environment : { set = ( "NAME=VALUE", ... );      for every engine rank; ${...} as environment.h says
@@ -22,6 +22,9 @@
  *                   containment = "auto" | "pid-namespace" | "subreaper" | "cgroup"; };
  *   detection   : { progress_timeout = "30s"; };
  *   takeover    : { adopt_after_device_error = "never" | "verified" | "always"; adopt_after_ecc_error = ...; };
+ *   launch      : { coordinators = ( "mpirun" ); engines = ( "mpirun", "-n", "${world_size}" ) | ( "local" );
+ *                   stop_signal = "TERM" | "USR1" | "INT"; };   what gms-up starts, and how
+ *   standby     : { count = 1; serve_after_standby = "no" | "yes"; serve_wait = "60s"; ready_within = "10min"; };
  *   hooks       : { on_serving = ( "/path/prog", ... );    optional; run on rank 0 with GMS_EPOCH and GMS_ENDPOINT
  *                   before_kill = ( "/path/prog", ... ); };   optional; run on each rank with the engine rank's pid
  *   complete    = true;              required, the last line: a file cut short is refused (V38)
@@ -55,6 +58,7 @@ enum {
 enum gms_reclaim_policy { GMS_POLICY_GPU_PROOF, GMS_POLICY_PROCESS_DEATH_TIMEOUT };
 enum gms_reclaim_provider { GMS_PROVIDER_AUTO, GMS_PROVIDER_PROCMAP, GMS_PROVIDER_NVML };
 enum gms_memory_backend { GMS_MEMORY_HOST, GMS_MEMORY_CUDA };
+enum gms_stop_signal { GMS_STOP_TERM, GMS_STOP_USR1, GMS_STOP_INT };
 enum gms_containment {
     GMS_CONTAINMENT_AUTO,
     GMS_CONTAINMENT_PID_NAMESPACE,
@@ -80,13 +84,20 @@ struct gms_config {
     bool kv_verify_full;
     enum gms_containment containment;
     uint64_t operation_timeout_ns, round_timeout_ns, heartbeat_ns, fence_report_ns, transfer_stall_ns, reattach_ns,
-        leave_ns, progress_timeout_ns, before_kill_ns;
+        leave_ns, told_to_end_ns, progress_timeout_ns, before_kill_ns;
     enum gms_reclaim_policy reclaim_policy;
     enum gms_reclaim_provider reclaim_provider;
     uint32_t reclaim_step;
     uint64_t reclaim_grace_ns, reclaim_page_pause_ns;
     enum gms_adopt_policy adopt_after_device_error, adopt_after_ecc_error;
     uint32_t port_first, port_count; /* for MASTER_PORT */
+    enum gms_stop_signal stop_signal;
+    uint32_t standby_count;
+    bool serve_after_standby;
+    uint64_t serve_wait_ns, ready_within_ns;
+    uint32_t launch_engines_bytes, launch_coordinators_bytes;
+    char launch_engines[GMS_CONFIG_COMMAND_BYTES]; /* "word\0" repeated, both */
+    char launch_coordinators[GMS_CONFIG_COMMAND_BYTES];
     uint32_t environment_bytes, engine_environment_bytes, rank_environment_bytes, rename_bytes, command_bytes,
         on_serving_bytes, before_kill_bytes;
     char environment[GMS_CONFIG_ENVIRONMENT_BYTES];        /* "NAME=VALUE\0" repeated, ${...} not expanded */

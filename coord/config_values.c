@@ -256,6 +256,10 @@ static void take_list(struct reading *reading, const struct setting *row, void *
         } else if (row->kind == RENAMES) {
             if (!gms_environment_check_rename(word, &error))
                 why = error.text;
+        } else if (row->kind == WORDS && !gms_environment_check_value(word, &error)) {
+            why = error.text;
+        } else if (row->kind == WORDS && gms_environment_is_of_process(word)) {
+            why = "may name ${engine}, ${world_size}, ${run_dir} and ${deployment}; only a rank knows more";
         } else if (i == 0 && length == 0) {
             why = "is no program's name";
         } else if (i == 0 && row->kind == PROGRAM && word[0] != '/') {

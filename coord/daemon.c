@@ -429,6 +429,8 @@ void gms_daemon_close(struct gms_daemon *daemon)
     gms_members_close(daemon->members);
     free_event(&daemon->deadline);
     free_event(&daemon->hung_timer);
+    free_event(&daemon->standby_deadline);
+    free_event(&daemon->held_deadline);
     for (size_t i = 0; i < sizeof daemon->signals / sizeof daemon->signals[0]; i++)
         free_event(&daemon->signals[i]);
     if (daemon->base != NULL)

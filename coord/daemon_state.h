@@ -67,7 +67,14 @@ struct gms_daemon {
     struct gms_ballot merged;
     struct gms_actions actions;
 
+    struct event *held_deadline;
+    struct gms_held_end {
+        uint64_t incarnation; /* 0: none */
+        enum gms_fact fact;
+    } held_ends[GMS_MAX_ENGINES]; /* of engine ranks that were told to end */
     struct gms_ports ports;
+    struct event *standby_deadline;           /* of engines that wait for a shadow before they count as parked */
+    uint64_t waiting_parked[GMS_MAX_ENGINES]; /* their incarnations; 0: none */
     struct {
         uint64_t launch; /* the last start whose ranks' environments differed */
         char text[256];  /* in what */
@@ -113,6 +120,14 @@ void gms_daemon_give_environment(struct gms_daemon *daemon, struct gms_client *c
 void gms_daemon_noted(void *context, uint32_t from, uint64_t key, uint32_t value);
 void gms_daemon_compare_environments(struct gms_daemon *daemon);
 const char *gms_daemon_environment_text(const struct gms_daemon *daemon, const struct gms_outcome *outcome);
+/* standby.c: an engine rank said that it parked; counts at once, or with standby.serve_after_standby when enough have.
+ */
+void gms_daemon_parked(struct gms_daemon *daemon, uint32_t engine, uint64_t incarnation);
+void gms_daemon_parked_gone(struct gms_daemon *daemon, uint32_t engine, uint64_t incarnation);
+/* told_to_end.c: gms-exec says that this engine's rank was told to end; and the end of a joined engine's session, which
+ * becomes a fact at once, or after timeouts.told_to_end. */
+void gms_daemon_told_to_end(struct gms_daemon *daemon, uint32_t engine);
+void gms_daemon_push_end(struct gms_daemon *daemon, const struct gms_client *client);
 /* FAILOVER_LOCK_PATH (failover_lock.h), rank 0: before `engine` may adopt, and with the heartbeat. */
 gms_status gms_daemon_take_lock(struct gms_daemon *daemon, uint32_t engine, struct gms_error *ret_error);
 void gms_daemon_look_after_lock(struct gms_daemon *daemon);

@@ -118,7 +118,9 @@ static bool lock_path(const struct gms_daemon *daemon, uint32_t engine, char ret
     size_t bytes = 0;
     char *variables = daemon->rank == 0 ? render(daemon, engine, 0, &bytes, &error) : NULL;
     ret_path[0] = '\0';
-    for (size_t at = 0; variables != NULL && at < bytes; at += strlen(variables + at) + 1)
+    if (variables == NULL)
+        return false;
+    for (size_t at = 0; at < bytes; at += strlen(variables + at) + 1)
         if (strncmp(variables + at, name, sizeof name - 1) == 0)
             snprintf(ret_path, GMS_LOCK_PATH_BYTES, "%s", variables + at + sizeof name - 1);
     free(variables);

@@ -93,6 +93,18 @@ bool gms_environment_is_of_rank(const char *value)
     }
 }
 
+bool gms_environment_is_of_process(const char *value)
+{
+    enum word word = RANK;
+    for (const char *at = value;;) {
+        enum piece piece = next_piece(&at, &word);
+        if (piece == PIECE_END || piece == PIECE_BAD)
+            return false;
+        if (piece == PIECE_WORD && word != ENGINE && word != WORLD_SIZE && word != RUN_DIR && word != DEPLOYMENT)
+            return true;
+    }
+}
+
 /* A list under construction. */
 struct list {
     char *bytes;
@@ -156,6 +168,41 @@ static void drop(struct list *list, const char *name, size_t length)
     list->wanted -= bytes;
 }
 
+static void put_expanded(struct list *list, const char *value, const struct gms_config *config,
+                         const struct gms_environment_place *place)
+{
+    enum word word = RANK;
+    for (const char *at = value;;) {
+        const char *from = at;
+        enum piece piece = next_piece(&at, &word);
+        if (piece == PIECE_END || piece == PIECE_BAD) /* a bad one was refused with the file */
+            return;
+        if (piece == PIECE_WORD) {
+            put_word(list, word, config, place);
+        } else if (at - from == 2) {
+            put(list, "${", 2);
+            at++;
+        } else {
+            put(list, from, 1);
+        }
+    }
+}
+
+gms_status gms_environment_expand(const char *value, const struct gms_config *config,
+                                  const struct gms_environment_place *place, char *ret_text, size_t capacity,
+                                  struct gms_error *ret_error)
+{
+    struct list list = {.bytes = ret_text, .capacity = capacity};
+    if (!gms_environment_check_value(value, ret_error))
+        return GMS_E_CONFIG;
+    put_expanded(&list, value, config, place);
+    put(&list, "", 1);
+    if (list.wanted > capacity)
+        return gms_fail(ret_error, GMS_E_CONFIG, "\"%.64s\" has %zu bytes when expanded, the limit is %zu", value,
+                        list.wanted - 1, capacity - 1);
+    return GMS_OK;
+}
+
 /* `entry` is NAME=VALUE. */
 static void set_plain(struct list *list, const char *entry)
 {
@@ -167,23 +214,9 @@ static void set_plain(struct list *list, const char *entry)
 static void set(struct list *list, const char *entry, const struct gms_config *config,
                 const struct gms_environment_place *place)
 {
-    enum word word = RANK;
     drop(list, entry, name_bytes(entry));
     put(list, entry, name_bytes(entry) + 1);
-    for (const char *at = entry + name_bytes(entry) + 1;;) {
-        const char *from = at;
-        enum piece piece = next_piece(&at, &word);
-        if (piece == PIECE_END || piece == PIECE_BAD) /* a bad one was refused with the file */
-            break;
-        if (piece == PIECE_WORD) {
-            put_word(list, word, config, place);
-        } else if (at - from == 2) {
-            put(list, "${", 2);
-            at++;
-        } else {
-            put(list, from, 1);
-        }
-    }
+    put_expanded(list, entry + name_bytes(entry) + 1, config, place);
     put(list, "", 1);
 }
 

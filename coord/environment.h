@@ -39,6 +39,13 @@ struct gms_environment_place {
     const char *host, *master_address;
 };
 
+/* `value` with its ${...} replaced by what `place` says, NUL-terminated. Errors: CONFIG (does not fit, or names none).
+ */
+gms_status gms_environment_expand(const char *value, const struct gms_config *config,
+                                  const struct gms_environment_place *place, char *ret_text, size_t capacity,
+                                  struct gms_error *ret_error);
+/* Does it name anything that only a rank of an engine knows: beside engine, world_size, run_dir and deployment? */
+bool gms_environment_is_of_process(const char *value);
 /* May `value` stand in the deployment file? False: *ret_error says what is wrong with its ${...}. */
 bool gms_environment_check_value(const char *value, struct gms_error *ret_error);
 /* Would it differ from rank to rank? */

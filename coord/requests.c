@@ -216,7 +216,7 @@ static void engine_said(struct gms_daemon *daemon, struct gms_client *client, st
     } else if (message->type == GMS_MESSAGE_PARKED) {
         if (!check_incarnation(client, id, message->plain.incarnation))
             return;
-        gms_daemon_push_fact(daemon, client->engine_id, client->incarnation, GMS_FACT_PARKED);
+        gms_daemon_parked(daemon, client->engine_id, client->incarnation);
         gms_sessions_answer(client, id, GMS_OK, "");
     } else if (message->type == GMS_MESSAGE_READY) {
         if (!check_incarnation(client, id, message->ready.incarnation))
@@ -266,6 +266,10 @@ static void exec_said(struct gms_daemon *daemon, struct gms_client *client, stru
 {
     if (message->type == GMS_MESSAGE_ENVIRONMENT) {
         gms_daemon_give_environment(daemon, client, message->request_id);
+        return;
+    }
+    if (message->type == GMS_MESSAGE_LEAVING) {
+        gms_daemon_told_to_end(daemon, client->engine_id);
         return;
     }
     if (message->type != GMS_MESSAGE_CONTAINER) {
@@ -426,9 +430,10 @@ void gms_daemon_gone(void *context, struct gms_client *client, const char *why)
     gms_log(GMS_LOG_NOTICE, "engine %u incarnation %llu (pid %d): %s%s", client->engine_id,
             (unsigned long long)client->incarnation, (int)client->pid, why,
             client->leaving ? ", after saying goodbye" : "");
-    if (client->incarnation != 0)
-        gms_daemon_push_fact(daemon, client->engine_id, client->incarnation,
-                             client->leaving ? GMS_FACT_LEFT : GMS_FACT_GONE);
+    if (client->incarnation != 0) {
+        gms_daemon_parked_gone(daemon, client->engine_id, client->incarnation);
+        gms_daemon_push_end(daemon, client);
+    }
     struct gms_event event = {.type = GMS_EVENT_SESSION_GONE};
     event.session_gone.engine = client->engine_id;
     event.session_gone.session = client->id;

@@ -71,6 +71,7 @@ struct gms_client {
     uint64_t incarnation;     /* 0 until joined */
     uint64_t identity_digest; /* of its KV, as it said when it joined */
     bool leaving, condemned;
+    bool told_to_end;             /* engine: by a signal to its gms-exec */
     bool attached_again;          /* it has not repeated READY yet */
     bool watches;                 /* control: it is told who serves, with every change */
     bool has_copies;              /* exec: it was sent the whole list, and is told of every change */

@@ -16,7 +16,7 @@ have() {
 
 sources=$(git ls-files '*.c' '*.h')
 product=$(git ls-files '*.c' '*.h' ':!:tests/unit' ':!:tests/mpi' ':!:tests/sim' ':!:tests/fuzz') # cppcheck does not know cmocka
-scripts=$(git ls-files '*.sh' .ci/run)
+scripts=$(git ls-files '*.sh' '*.sbatch' .ci/run)
 
 if have clang-format; then
     # shellcheck disable=SC2086 # a list of words

@@ -254,17 +254,18 @@ static const char documentation[] =
     "deployment, parks, and serves once it is promoted.\n\n"
     "  mpirun -n 2 minillm --no-gms --listen unix:/tmp/llm\n"
     "  mpirun -n 2 gms-exec --run-dir DIR --engine 1 -- minillm --listen unix:/tmp/llm\n\n"
-    "SIGUSR1 to mpirun ends it cleanly.\n\n"
+    "SIGUSR1 to mpirun, or SIGTERM to the ranks, ends it cleanly.\n\n"
     "Exit status: 0 clean end, 1 failed (the reason is logged), 3 told to end or ownership lost, 4 another rank is "
     "gone, 64 wrong options. What has not ended by itself soon after the goodbye (timeouts.leave of the deployment "
     "file) is killed, and a launcher reports 137 then; its event log ends with \"end\" in any case.";
 
-/* Blocks SIGUSR1 in every thread that MPI will start too, so that it is read and never interrupts. */
+/* Blocks SIGUSR1 and SIGTERM in every thread that MPI will start too, so that it is read and never interrupts. */
 static int open_signal_fd(void)
 {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGUSR1);
+    sigaddset(&set, SIGTERM);
     sigprocmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);

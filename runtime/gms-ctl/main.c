@@ -27,6 +27,7 @@ enum { EXIT_REFUSED = 1, EXIT_USAGE = 64, EXIT_UNREACHABLE = 69 };
 /* libc looks it up by name; hidden symbols it does not see. */
 __attribute__((visibility("default"))) const char *argp_program_version = "gms-ctl " GMS_VERSION;
 
+enum { UPKEEP_BYTES = 512 };
 enum { KEY_JSON = 256, KEY_WATCH, KEY_TIMEOUT, KEY_LEVEL, KEY_DESTINATION };
 
 static const char doc[] =
@@ -207,9 +208,27 @@ static void write_json(const struct options *options, const struct gms_answers *
     printf("]\n");
 }
 
-static void write_table(const struct gms_answers *answers, bool color)
+/* What gms-up wrote about engines that do not start; "" for nothing. */
+static void read_upkeep(const struct options *options, char ret_text[UPKEEP_BYTES])
+{
+    char path[GMS_RUN_PATH_BYTES];
+    int fd = -1;
+    ssize_t length = 0;
+
+    if (gms_run_dir_path(options->run_dir, "upkeep", -1, path, NULL) == GMS_OK) {
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    }
+    if (fd >= 0) {
+        length = read(fd, ret_text, UPKEEP_BYTES - 1);
+        gms_fd_close(&fd);
+    }
+    ret_text[length > 0 ? length : 0] = '\0';
+}
+
+static void write_table(const struct options *options, const struct gms_answers *answers, bool color)
 {
     struct gms_rank_status *rows = calloc(answers->count, sizeof *rows);
+    char upkeep[UPKEEP_BYTES];
 
     if (rows == NULL) {
         gms_log(GMS_LOG_ERROR, "no memory for %zu ranks", answers->count);
@@ -221,7 +240,8 @@ static void write_table(const struct gms_answers *answers, bool color)
         rows[i] =
             (struct gms_rank_status){.rank = answer->rank, .document = answer->document, .why = answer->error.text};
     }
-    gms_table_write(stdout, rows, answers->count, color);
+    read_upkeep(options, upkeep);
+    gms_table_write(stdout, rows, answers->count, upkeep, color);
     free(rows);
 }
 
@@ -248,7 +268,7 @@ static int show_status(const struct options *options, bool color)
     if (options->json) {
         write_json(options, &answers);
     } else {
-        write_table(&answers, color);
+        write_table(options, &answers, color);
     }
     gms_answers_free(&answers);
     return exit_code;

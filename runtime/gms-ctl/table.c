@@ -424,7 +424,7 @@ static void write_transfers(FILE *stream, const struct gms_rank_status *ranks, s
     }
 }
 
-void gms_table_write(FILE *stream, const struct gms_rank_status *ranks, size_t count, bool color)
+void gms_table_write(FILE *stream, const struct gms_rank_status *ranks, size_t count, const char *upkeep, bool color)
 {
     static const struct style plain = {"", "", ""}, colored = {"\033[1m", "\033[1;31m", "\033[0m"};
     const struct style *style = color ? &colored : &plain;
@@ -439,6 +439,13 @@ void gms_table_write(FILE *stream, const struct gms_rank_status *ranks, size_t c
                 style->bad, style->off);
     }
     write_warnings(stream, ranks, count, style);
+    if (upkeep[0] != '\0') {
+        fprintf(stream, "%s!%s ", style->bad, style->off);
+        for (const char *at = upkeep; *at != '\0' && *at != '\n'; at++) {
+            fputc((unsigned char)*at < 0x20 || *at == 0x7f ? '?' : *at, stream);
+        }
+        fputc('\n', stream);
+    }
     if (first != NULL) {
         write_engines(stream, ranks, count, style);
         write_ranks(stream, ranks, count, style);

@@ -15,7 +15,8 @@ struct gms_rank_status {
     const char *why;  /* borrowed; then the reason */
 };
 
-/* Writes to `stream`. Fields that a document lacks are shown as "-". `color`: bold and red where it matters. */
-void gms_table_write(FILE *stream, const struct gms_rank_status *ranks, size_t count, bool color);
+/* Writes to `stream`. Fields that a document lacks are shown as "-". `color`: bold and red where it matters. `upkeep`:
+ * why gms-up cannot keep engines, borrowed, "": nothing to say; control characters in it are not written. */
+void gms_table_write(FILE *stream, const struct gms_rank_status *ranks, size_t count, const char *upkeep, bool color);
 
 #endif

@@ -158,6 +158,15 @@ void gms_link_offer(struct gms_link *link, enum gms_container_kind kind, int con
     }
 }
 
+void gms_link_tell_leaving(struct gms_link *link)
+{
+    struct gms_message message = {.type = GMS_MESSAGE_LEAVING};
+
+    if (link->state == GMS_LINK_ATTACHED) {
+        (void)gms_channel_send(link->fd, &message, NULL); /* without it the end is a fault: nothing worse */
+    }
+}
+
 static gms_status welcomed(struct gms_link *link, const struct gms_message *message, uint64_t now_ns)
 {
     if (message->welcome.rank != link->rank) {

@@ -68,6 +68,9 @@ void gms_link_close(struct gms_link *link);
 /* Gives the container to this and every later coordinator. Descriptors borrowed; `cgroup` -1: none. */
 void gms_link_offer(struct gms_link *link, enum gms_container_kind kind, int container, int rank_pidfd, int cgroup);
 
+/* Tells the coordinator, if there is one, that this rank was told to end: its end is no fault. */
+void gms_link_tell_leaving(struct gms_link *link);
+
 /* Does what is due. Call when link->fd is readable or link->deadline_ns has passed; until it returns NOTHING. */
 enum gms_link_event gms_link_step(struct gms_link *link, uint64_t now_ns);
 

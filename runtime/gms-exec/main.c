@@ -236,6 +236,9 @@ static void on_signal(struct program *program, const struct signalfd_siginfo *in
             break; /* Ctrl-C went to the whole foreground group */
         }
         gms_log(GMS_LOG_INFO, "passing on %s", strsignal(number));
+        if (number == SIGTERM) {
+            gms_link_tell_leaving(&program->link); /* before the rank can end of it */
+        }
         gms_pidfd_signal(program->container.engine, number);
         break;
     case PHASE_ENDING: /* V34: what cannot be killed must not keep us; the guardian goes on without us */

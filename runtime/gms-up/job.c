@@ -131,22 +131,21 @@ bool gms_up_job_adopt(struct gms_up_job *job)
 
 /* ------------------------------------------------------------------------------------------------- start ----- */
 
-gms_status gms_up_job_open(struct gms_up_job *job, const struct gms_up_options *options, const char *run_dir,
-                           uint32_t ranks, struct gms_error *ret_error)
+gms_status gms_up_job_open(struct gms_up_job *job, const char *run_dir, const char *name, struct gms_error *ret_error)
 {
+    char note[32];
     memset(job, 0, sizeof *job);
-    job->options = options;
-    job->ranks = ranks;
     job->now.pidfd = job->before.pidfd = -1;
     const char *base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-    snprintf(job->prefix, sizeof job->prefix, "%s/gms-up.%016" PRIx64 ".", base,
-             (uint64_t)XXH3_64bits(run_dir, strlen(run_dir)));
-    return gms_run_dir_path(run_dir, "up.job", -1, job->note, ret_error);
+    snprintf(job->prefix, sizeof job->prefix, "%s/gms-up.%016" PRIx64 ".%s.", base,
+             (uint64_t)XXH3_64bits(run_dir, strlen(run_dir)), name);
+    snprintf(note, sizeof note, "up.%s", name);
+    return gms_run_dir_path(run_dir, note, -1, job->note, ret_error);
 }
 
 /* In the child: the launcher's and MPI's own files go to the scratch directory; Open MPI 4 and 5 have names of their
  * own for that. */
-static void set_environment(const char *scratch)
+static void set_environment(const char *scratch, bool temporary_files)
 {
     static const char *const names[] = {"TMPDIR",
                                         "OMPI_MCA_orte_tmpdir_base",
@@ -155,29 +154,12 @@ static void set_environment(const char *scratch)
                                         "OMPI_MCA_btl_vader_backing_directory",
                                         "OMPI_MCA_btl_sm_backing_directory"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        setenv(names[i], scratch, 1);
+        if (i > 0 || temporary_files)
+            setenv(names[i], scratch, 1);
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
 }
 
-static size_t make_words(const struct gms_up_job *job, const char *ranks, const char *words[2 * GMS_UP_WORDS + 8])
-{
-    const struct gms_up_options *options = job->options;
-    size_t count = 0;
-    for (size_t i = 0; options->launcher[i] != NULL; i++)
-        words[count++] = options->launcher[i];
-    words[count++] = "-n";
-    words[count++] = ranks;
-    words[count++] = options->coordinator;
-    words[count++] = "--config";
-    words[count++] = options->config;
-    words[count++] = "--replace"; /* ranks can outlive their launcher */
-    for (size_t i = 0; options->extra[i] != NULL; i++)
-        words[count++] = options->extra[i];
-    words[count] = NULL;
-    return count;
-}
-
-_Noreturn static void run_launcher(const char *const *words, const char *scratch, int report)
+_Noreturn static void run_launcher(const struct gms_up_start *start, const char *scratch, int report)
 {
     sigset_t none;
     sigemptyset(&none);
@@ -188,22 +170,25 @@ _Noreturn static void run_launcher(const char *const *words, const char *scratch
     int null = open("/dev/null", O_RDONLY);
     if (null >= 0)
         dup2(null, 0);
+    int output =
+        start->output != NULL ? open(start->output, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW, 0600) : -1;
+    if (output >= 0) {
+        dup2(output, STDOUT_FILENO);
+        dup2(output, STDERR_FILENO);
+    }
     close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC); /* Open MPI 4's launcher dies of one beyond 1023 (V36) */
-    set_environment(scratch);
-    execvp(words[0], (char *const *)(uintptr_t)words);
+    set_environment(scratch, start->temporary_files);
+    execvp(start->words[0], (char *const *)(uintptr_t)start->words);
     int error = errno;
     ssize_t ignored = write(report, &error, sizeof error);
     (void)ignored;
     _exit(127);
 }
 
-gms_status gms_up_job_start(struct gms_up_job *job, struct gms_error *ret_error)
+gms_status gms_up_job_start(struct gms_up_job *job, const struct gms_up_start *start, struct gms_error *ret_error)
 {
-    const char *words[2 * GMS_UP_WORDS + 8];
-    char ranks[16], scratch[GMS_UP_SCRATCH_BYTES];
+    char scratch[GMS_UP_SCRATCH_BYTES];
     int report[2], failed = 0;
-    snprintf(ranks, sizeof ranks, "%u", job->ranks);
-    make_words(job, ranks, words);
     clean_up(job);
     gms_status status = make_scratch(job, scratch, ret_error);
     if (status != GMS_OK)
@@ -212,7 +197,7 @@ gms_status gms_up_job_start(struct gms_up_job *job, struct gms_error *ret_error)
         return gms_fd_fail("a pipe to the launcher", ret_error);
     pid_t pid = fork();
     if (pid == 0)
-        run_launcher(words, scratch, report[1]);
+        run_launcher(start, scratch, report[1]);
     gms_fd_close(&report[1]);
     ssize_t got;
     do
@@ -224,7 +209,8 @@ gms_status gms_up_job_start(struct gms_up_job *job, struct gms_error *ret_error)
     job->now = (struct gms_up_launcher){.pid = pid, .pidfd = -1, .started_ns = gms_clock_ns()};
     snprintf(job->now.scratch, sizeof job->now.scratch, "%s", scratch);
     if (got > 0)
-        return gms_fail(ret_error, GMS_E_CONFIG, "the launcher %s cannot be run: %s", words[0], strerror(failed));
+        return gms_fail(ret_error, GMS_E_CONFIG, "the launcher %s cannot be run: %s", start->words[0],
+                        strerror(failed));
     status = gms_pidfd_open(pid, &job->now.pidfd, ret_error); /* our child, not yet waited for */
     write_note(job);
     return status;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The coordinator job: one launcher process, known by its pidfd, ours or an earlier gms-up's (which named it in
- * RUN/up.job, by pid and start time). Each start has a scratch directory for the launcher's and MPI's files, which is
- * removed after it; what an earlier gms-up left behind is too.
+ * A job that gms-up starts (the coordinators, the keepers, an engine): one launcher process, known by its pidfd, ours
+ * or an earlier gms-up's (which named it in RUN/up.NAME, by pid and start time). Each start has a scratch directory for
+ * the launcher's and MPI's files, which is removed after it; what an earlier gms-up left behind is too.
  */
 #ifndef GMS_UP_JOB_H
 #define GMS_UP_JOB_H
@@ -26,20 +26,24 @@ struct gms_up_launcher {
 };
 
 struct gms_up_job {
-    const struct gms_up_options *options; /* borrowed */
-    uint32_t ranks;
-    char note[GMS_RUN_PATH_BYTES];          /* RUN/up.job */
-    char prefix[GMS_UP_SCRATCH_BYTES - 16]; /* of all scratch directories of this run directory */
+    char note[GMS_RUN_PATH_BYTES];          /* RUN/up.NAME */
+    char prefix[GMS_UP_SCRATCH_BYTES - 16]; /* of all scratch directories of this job */
     uint32_t starts;
     struct gms_up_launcher now, before; /* before: still ending, while the next one runs */
 };
 
-gms_status gms_up_job_open(struct gms_up_job *job, const struct gms_up_options *options, const char *run_dir,
-                           uint32_t ranks, struct gms_error *ret_error);
+struct gms_up_start {
+    const char *const *words; /* NULL-terminated; the first is looked for in PATH */
+    const char *output;       /* file for its output, begun anew; NULL: ours */
+    bool temporary_files;     /* TMPDIR is the scratch directory too */
+};
+
+/* `name`: of the note and of the scratch directories; a-z and digits. Errors: INVALID (path too long). */
+gms_status gms_up_job_open(struct gms_up_job *job, const char *run_dir, const char *name, struct gms_error *ret_error);
 /* Goes on with the launcher that an earlier gms-up left running. False: there is none. */
 bool gms_up_job_adopt(struct gms_up_job *job);
 /* Errors: CONFIG (the launcher cannot be run), SYSTEM. */
-gms_status gms_up_job_start(struct gms_up_job *job, struct gms_error *ret_error);
+gms_status gms_up_job_start(struct gms_up_job *job, const struct gms_up_start *start, struct gms_error *ret_error);
 /* Has a rank of the present job said that their start failed? (It says so in the scratch directory, as start.h tells.)
  * Its launcher takes a second longer to end. */
 bool gms_up_job_failed(const struct gms_up_job *job);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gms-up: keeper and coordinator job, kept running.
+ * gms-up: keeper and coordinator job, kept running, and engines where the deployment file says how.
  *
  *            a keeper answers          rank 0 answers
  *   WAITING ------------------> STARTED -------------> UP
@@ -15,6 +15,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -23,8 +24,10 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "config.h"
+#include "gms-up/engines.h"
 #include "gms-up/job.h"
 #include "gms-up/keeper.h"
+#include "gms-up/local.h"
 #include "gms-up/options.h"
 #include "gms-up/watch.h"
 
@@ -32,12 +35,14 @@ enum { EXIT_RESTART = 75, EXIT_NOTHING = -1 };
 static const uint64_t pauses_ns[] = {0, 200 * GMS_NS_PER_MS, 500 * GMS_NS_PER_MS, GMS_NS_PER_S, 2 * GMS_NS_PER_S};
 enum { PAUSES = sizeof pauses_ns / sizeof pauses_ns[0] };
 static const uint64_t look_again_ns = 20 * GMS_NS_PER_MS, launcher_grace_ns = 5 * GMS_NS_PER_S;
+static const uint64_t told_once_ns = GMS_NS_PER_S; /* signals to stop that come together are one */
 
 struct program {
     struct gms_up_options options;
     struct gms_config config;
     struct gms_up_keeper keeper;
     struct gms_up_job job;
+    struct gms_up_engines engines;
     struct gms_watch coordinator;
     char stopped[GMS_RUN_PATH_BYTES]; /* RUN/stopped: the coordinators ended as planned */
     int signals, lock;
@@ -45,7 +50,8 @@ struct program {
     uint64_t next_start_ns, up_ns;
     uint64_t former_world; /* its ranks may answer yet when the next job starts already */
     bool stopping, hurried;
-    uint64_t stop_deadline_ns;
+    bool ending_engines; /* the coordinators have stopped as planned by us, now the engines do */
+    uint64_t stopping_ns, stop_deadline_ns;
     int exit_code; /* EXIT_NOTHING: go on */
 };
 
@@ -95,6 +101,18 @@ static void give_up(struct program *program, int code)
         program->exit_code = code;
 }
 
+/* The coordinators have stopped because we were told to: now engines may end without being taken over from. */
+static void stopped(struct program *program)
+{
+    if (!program->stopping || program->options.keep_engines || gms_up_engines_over(&program->engines)) {
+        give_up(program, GMS_UP_PLANNED);
+        return;
+    }
+    gms_log(GMS_LOG_NOTICE, "planned stop of the engines");
+    program->ending_engines = true;
+    gms_up_engines_stop(&program->engines, gms_clock_ns(), program->hurried ? 0 : program->options.grace_ns);
+}
+
 /* The launcher of the present job has ended; `known`: with this status. */
 static void job_ended(struct program *program, int wait_status, bool known)
 {
@@ -102,13 +120,13 @@ static void job_ended(struct program *program, int wait_status, bool known)
     bool planned = was_planned(program) || (known && WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0);
     if (planned) {
         gms_log(GMS_LOG_NOTICE, "the coordinators stopped as planned");
-        give_up(program, GMS_UP_PLANNED);
+        stopped(program);
     } else if (known && is_final(wait_status)) {
         gms_log(GMS_LOG_ERROR, "the coordinators ended with %s: starting again is of no use, see their log",
                 end_in_words(wait_status, text));
         give_up(program, WEXITSTATUS(wait_status));
     } else if (program->stopping) {
-        give_up(program, GMS_UP_PLANNED);
+        stopped(program);
     } else {
         unsigned pause_ms = start_later(program);
         gms_log(GMS_LOG_WARNING, "the coordinator job ended (%s); starting it again in %u ms",
@@ -154,6 +172,7 @@ static void reap(struct program *program)
     pid_t pid;
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
         gms_up_keeper_reaped(&program->keeper, pid, status);
+        gms_up_engines_reaped(&program->engines, pid, status, gms_clock_ns());
         if (pid == program->job.now.pid)
             job_ended(program, status, true);
         else if (pid == program->job.before.pid)
@@ -168,22 +187,28 @@ static void look_at_adopted(struct program *program)
         job_ended(program, 0, false);
     if (program->job.before.adopted && gms_pidfd_ended(program->job.before.pidfd))
         before_ended(program, 0, false);
+    gms_up_engines_look_at_adopted(&program->engines, gms_clock_ns());
 }
 
 /* ------------------------------------------------------------------------------------------- planned stop ---- */
 
 static void stop(struct program *program, uint64_t now_ns)
 {
+    if (program->stopping && now_ns - program->stopping_ns < told_once_ns)
+        return; /* schedulers tell everybody, and so does everybody's parent */
     if (program->stopping) {
         program->hurried = true;
         program->stop_deadline_ns = now_ns;
+        program->engines.stop_deadline_ns = now_ns;
         return;
     }
-    gms_log(GMS_LOG_NOTICE, "planned stop of the coordinators; engines go on");
+    gms_log(GMS_LOG_NOTICE, "planned stop of the coordinators%s",
+            gms_up_engines_over(&program->engines) || program->options.keep_engines ? "; engines go on" : "");
     program->stopping = true;
+    program->stopping_ns = now_ns;
     program->stop_deadline_ns = now_ns + program->options.grace_ns;
     if (program->job.now.pid == 0)
-        give_up(program, GMS_UP_PLANNED);
+        stopped(program);
     else
         gms_watch_ask_stop(&program->coordinator);
 }
@@ -220,18 +245,74 @@ static void on_signals(struct program *program, uint64_t now_ns)
 
 /* --------------------------------------------------------------------------------------------------- loop ---- */
 
+/* --launcher, else launch.coordinators, else mpirun. Returns how many, fewer than 2 * GMS_UP_WORDS. */
+static size_t launcher_words(const struct program *program, const char *words[2 * GMS_UP_WORDS])
+{
+    const struct gms_config *config = &program->config;
+    size_t count = 0;
+    while (program->options.launcher[count] != NULL) {
+        words[count] = program->options.launcher[count];
+        count++;
+    }
+    if (count > 0)
+        return count;
+    for (uint32_t at = 0; at < config->launch_coordinators_bytes && count < GMS_UP_WORDS;
+         at += (uint32_t)strlen(config->launch_coordinators + at) + 1)
+        words[count++] = config->launch_coordinators + at;
+    if (count == 0) {
+        words[count++] = "mpirun";
+        words[count++] = "--oversubscribe";
+    }
+    return count;
+}
+
+static void fail(struct program *program, const struct gms_error *error)
+{
+    gms_log(GMS_LOG_ERROR, "%s", error->text);
+    give_up(program, error->status == GMS_E_CONFIG ? GMS_UP_CONFIG : GMS_UP_SYSTEM);
+}
+
 static void start(struct program *program)
 {
     struct gms_error error;
+    const char *words[3 * GMS_UP_WORDS];
+    char ranks[16];
+    size_t count = launcher_words(program, words);
+    snprintf(ranks, sizeof ranks, "%u", program->config.ranks);
+    const char *const ours[] = {"-n",       ranks, program->options.coordinator, "--config", program->options.config,
+                                "--replace" /* ranks can outlive their launcher */};
+    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
+        words[count++] = ours[i];
+    for (size_t i = 0; program->options.extra[i] != NULL; i++)
+        words[count++] = program->options.extra[i];
+    words[count] = NULL;
     unlink(program->stopped);
-    gms_status status = gms_up_job_start(&program->job, &error);
-    if (status == GMS_OK) {
-        gms_log(GMS_LOG_NOTICE, "started the coordinators: %s, process %d", program->options.launcher[0],
-                (int)program->job.now.pid);
+    const struct gms_up_start how = {.words = words, .temporary_files = true};
+    if (gms_up_job_start(&program->job, &how, &error) == GMS_OK)
+        gms_log(GMS_LOG_NOTICE, "started the coordinators: %s, process %d", words[0], (int)program->job.now.pid);
+    else
+        fail(program, &error);
+}
+
+/* What rank 0 says of the group, and what follows for engines. */
+static void keep_engines(struct program *program, uint64_t now_ns)
+{
+    struct gms_error error;
+    bool up = program->coordinator.state == GMS_WATCH_UP && program->coordinator.world != program->former_world;
+    if (!gms_up_engines_wanted(&program->engines))
         return;
+    if (!up || program->coordinator.status != NULL) {
+        gms_up_engines_hear(&program->engines, up ? program->coordinator.status : NULL, now_ns);
+        free(program->coordinator.status);
+        program->coordinator.status = NULL;
     }
-    gms_log(GMS_LOG_ERROR, "%s", error.text);
-    give_up(program, status == GMS_E_CONFIG ? GMS_UP_CONFIG : GMS_UP_SYSTEM);
+    if (!program->stopping && gms_up_engines_should_ask(&program->engines, now_ns) && up)
+        (void)gms_watch_ask_status(&program->coordinator);
+    if ((!program->stopping || program->ending_engines) &&
+        gms_up_engines_step(&program->engines, now_ns, &error) != GMS_OK)
+        fail(program, &error);
+    if (program->ending_engines && gms_up_engines_over(&program->engines))
+        give_up(program, GMS_UP_PLANNED);
 }
 
 static void step(struct program *program, uint64_t now_ns)
@@ -252,6 +333,7 @@ static void step(struct program *program, uint64_t now_ns)
     }
     if (program->job.now.pid == 0 && kept && !program->stopping && now_ns >= program->next_start_ns)
         start(program);
+    keep_engines(program, now_ns);
     hurry_stop(program, now_ns);
 }
 
@@ -264,6 +346,10 @@ static uint64_t earliest(const struct program *program, uint64_t now_ns)
         other = program->coordinator.state == GMS_WATCH_DOWN ? now_ns + look_again_ns : UINT64_MAX;
     if (program->stopping && program->stop_deadline_ns < other)
         other = program->stop_deadline_ns;
+    if (other < deadline_ns)
+        deadline_ns = other;
+    other =
+        !program->stopping || program->ending_engines ? gms_up_engines_deadline(&program->engines, now_ns) : UINT64_MAX;
     return other < deadline_ns ? other : deadline_ns;
 }
 
@@ -301,8 +387,9 @@ static void wind_up(struct program *program)
             gms_pidfd_signal(left[i]->pidfd, SIGKILL);
         gms_up_launcher_over(&program->job, left[i]);
     }
-    if (program->exit_code == GMS_UP_PLANNED)
-        gms_up_keeper_let_go(&program->keeper);
+    if (program->exit_code == GMS_UP_PLANNED) /* with the engines gone as well nobody needs their memory */
+        gms_up_keeper_let_go(&program->keeper, program->ending_engines);
+    gms_up_engines_close(&program->engines);
     gms_watch_close(&program->coordinator);
     gms_up_keeper_close(&program->keeper);
     gms_up_job_close(&program->job);
@@ -333,7 +420,9 @@ static gms_status prepare(struct program *program, struct gms_error *ret_error)
     if (status == GMS_OK)
         status = gms_watch_open(&program->coordinator, run_dir, "c", 0, true, ret_error);
     if (status == GMS_OK)
-        status = gms_up_job_open(&program->job, &program->options, run_dir, program->config.ranks, ret_error);
+        status = gms_up_job_open(&program->job, run_dir, "job", ret_error);
+    if (status == GMS_OK)
+        status = gms_up_engines_open(&program->engines, &program->options, &program->config, ret_error);
     if (status != GMS_OK)
         return status;
     sigemptyset(&set);
@@ -351,6 +440,8 @@ int main(int argc, char **argv)
     static struct program program = {.signals = -1, .lock = -1, .exit_code = EXIT_NOTHING};
     struct gms_error error;
     gms_signals_reset();
+    if (argc > 1 && strcmp(argv[1], "local") == 0)
+        return gms_up_local(argc - 1, argv + 1);
     gms_up_options_parse(argc, argv, &program.options);
     if (gms_log_open("gms-up", program.options.log_destination, program.options.log_level, &error) != GMS_OK) {
         fprintf(stderr, "gms-up: --log-destination: %s\n", error.text);
@@ -366,6 +457,9 @@ int main(int argc, char **argv)
     if (gms_up_job_adopt(&program.job))
         gms_log(GMS_LOG_NOTICE, "the coordinators that an earlier gms-up started run (process %d); going on with them",
                 (int)program.job.now.pid);
+    uint32_t adopted = gms_up_engines_adopt(&program.engines);
+    if (adopted > 0)
+        gms_log(GMS_LOG_NOTICE, "%u engines that an earlier gms-up started run; going on with them", adopted);
     run(&program);
     wind_up(&program);
     gms_fd_close(&program.signals);

@@ -12,9 +12,9 @@
 #include "gms/version.h"
 
 static const char help[] =
-    "Keeps the coordinators of a deployment running on this node: starts gms-keeper where none answers, starts the "
-    "coordinator job, and starts it again whenever a part of it ends unplanned. Engines are not its business: they go "
-    "on meanwhile and are attached again.\n"
+    "Keeps a deployment running: starts gms-keeper where none answers, starts the coordinator job, and starts it again "
+    "whenever a part of it ends unplanned; engines go on meanwhile and are attached again. Where the deployment file "
+    "has launch.engines it keeps engines too: one that serves and standby.count shadows.\n"
     "\n"
     "  gms-up --config FILE                                    mpirun --oversubscribe -n RANKS gms-coord --config "
     "FILE\n"
@@ -24,7 +24,11 @@ static const char help[] =
     "A job that ends is started again at once, then after 0.2, 0.5, 1 and 2 s, and at once again when one has lived "
     "for "
     "--settled. SIGTERM or SIGINT to gms-up is a planned stop: the coordinators agree on it and nobody is taken over "
-    "from; a second signal hurries. Ended by SIGKILL it leaves everything running, and the next gms-up goes on with "
+    "from; then its engines get launch.stop_signal (unless --keep-engines), and after --grace SIGKILL, and the keeper "
+    "lets "
+    "go of their memory. A signal a second later hurries. Ended by SIGKILL it leaves everything running, and the next "
+    "gms-up "
+    "goes on with "
     "it. "
     "The keeper is never ended while it holds memory.\n"
     "\n"
@@ -37,6 +41,8 @@ enum {
     KEY_KEEPER,
     KEY_COORDINATOR,
     KEY_NO_KEEPER,
+    KEY_EXEC,
+    KEY_KEEP_ENGINES,
     KEY_SETTLED,
     KEY_GRACE,
     KEY_LEVEL,
@@ -46,16 +52,19 @@ enum {
 static const struct argp_option options[] = {
     {"config", 'c', "FILE", 0, "The deployment file", 1},
     {"launcher", KEY_LAUNCHER, "WORDS", 0,
-     "What starts the ranks, split at blanks (default: mpirun --oversubscribe); -n RANKS and gms-coord's command "
+     "What starts the ranks, split at blanks (default: launch.coordinators, else mpirun --oversubscribe); -n RANKS and "
+     "gms-coord's command "
      "follow",
      1},
     {"no-keeper", KEY_NO_KEEPER, NULL, 0, "Never start a keeper: it has a unit or a launcher of its own", 1},
+    {"keep-engines", KEY_KEEP_ENGINES, NULL, 0, "A planned stop leaves engines running", 1},
     {"settled", KEY_SETTLED, "TIME", 0, "A job that lived this long starts again at once when it ends (default: 30s)",
      2},
     {"grace", KEY_GRACE, "TIME", 0,
      "How long a planned stop may take before the launcher is told to end (default: 10s)", 2},
     {"gms-coord", KEY_COORDINATOR, "PATH", 0, "The coordinator (default: beside gms-up, else in PATH)", 2},
     {"gms-keeper", KEY_KEEPER, "PATH", 0, "The keeper (default: beside gms-up, else in PATH)", 2},
+    {"gms-exec", KEY_EXEC, "PATH", 0, "What starts engine ranks (default: beside gms-up, else in PATH)", 2},
     {"log-level", KEY_LEVEL, "LEVEL", 0, "error, warning, notice (default), info or debug", 3},
     {"log-destination", KEY_DESTINATION, "WHERE", 0, "stderr (default), file:PATH or journald", 3},
     {0},
@@ -121,6 +130,12 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case KEY_KEEPER:
         copy_path(argument, ret->keeper, state);
         return 0;
+    case KEY_EXEC:
+        copy_path(argument, ret->exec, state);
+        return 0;
+    case KEY_KEEP_ENGINES:
+        ret->keep_engines = true;
+        return 0;
     case KEY_NO_KEEPER:
         ret->keep_keeper = false;
         return 0;
@@ -156,8 +171,6 @@ void gms_up_options_parse(int argc, char **argv, struct gms_up_options *ret_opti
 {
     const struct argp argp = {options, parse, "[-- GMS-COORD-OPTION...]", help, NULL, NULL, NULL};
     memset(ret_options, 0, sizeof *ret_options);
-    ret_options->launcher[0] = "mpirun";
-    ret_options->launcher[1] = "--oversubscribe";
     ret_options->keep_keeper = true;
     ret_options->settled_ns = 30 * GMS_NS_PER_S;
     ret_options->grace_ns = 10 * GMS_NS_PER_S;
@@ -168,4 +181,6 @@ void gms_up_options_parse(int argc, char **argv, struct gms_up_options *ret_opti
     argp_parse(&argp, argc, argv, 0, NULL, ret_options);
     find_program("gms-coord", ret_options->coordinator);
     find_program("gms-keeper", ret_options->keeper);
+    find_program("gms-exec", ret_options->exec);
+    find_program("gms-up", ret_options->self);
 }

@@ -21,10 +21,12 @@ enum {
 
 struct gms_up_options {
     const char *config;                 /* borrowed from argv, as all texts here */
-    const char *launcher[GMS_UP_WORDS]; /* words before "-n RANKS COORDINATOR --config FILE"; NULL-terminated */
+    const char *launcher[GMS_UP_WORDS]; /* words before "-n RANKS COORDINATOR --config FILE"; NULL-terminated;
+                                           the first NULL: as the file says */
     const char *extra[GMS_UP_WORDS];    /* words after it */
-    char coordinator[GMS_UP_PATH_BYTES], keeper[GMS_UP_PATH_BYTES];
-    bool keep_keeper; /* start one when there is none */
+    char coordinator[GMS_UP_PATH_BYTES], keeper[GMS_UP_PATH_BYTES], exec[GMS_UP_PATH_BYTES], self[GMS_UP_PATH_BYTES];
+    bool keep_keeper;  /* start one when there is none */
+    bool keep_engines; /* a planned stop leaves them running */
     uint64_t settled_ns, grace_ns;
     enum gms_log_level log_level;
     const char *log_destination;

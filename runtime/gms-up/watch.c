@@ -27,6 +27,8 @@ void gms_watch_close(struct gms_watch *watch)
 {
     gms_watch_drop(watch);
     free(watch->buffer);
+    free(watch->status);
+    watch->status = NULL;
     watch->buffer = NULL;
 }
 
@@ -79,6 +81,9 @@ bool gms_watch_step(struct gms_watch *watch)
         if (message.type == GMS_MESSAGE_WELCOME) {
             watch->state = GMS_WATCH_UP;
             watch->world = message.welcome.world;
+        } else if (message.type == GMS_MESSAGE_STATUS_REPLY) {
+            free(watch->status);
+            watch->status = strndup(message.status_reply.json.data, message.status_reply.json.length);
         }
     }
     bool was_up = watch->state == GMS_WATCH_UP;
@@ -90,4 +95,10 @@ bool gms_watch_ask_stop(struct gms_watch *watch)
 {
     struct gms_message down = {.type = GMS_MESSAGE_SHUTDOWN, .request_id = 2};
     return watch->state == GMS_WATCH_UP && gms_channel_send(watch->fd, &down, NULL) == GMS_OK;
+}
+
+bool gms_watch_ask_status(struct gms_watch *watch)
+{
+    struct gms_message ask = {.type = GMS_MESSAGE_STATUS, .request_id = 3};
+    return watch->state == GMS_WATCH_UP && gms_channel_send(watch->fd, &ask, NULL) == GMS_OK;
 }

@@ -21,6 +21,7 @@ struct gms_watch {
     uint64_t world; /* of the coordinator that answered last */
     int fd;         /* -1: none */
     void *buffer;   /* owned; greets */
+    char *status;   /* owned; the document that came last, NULL: none since the caller took it */
 };
 
 /* Errors: INVALID (path too long), NO_MEMORY. */
@@ -34,5 +35,8 @@ bool gms_watch_step(struct gms_watch *watch);
 void gms_watch_drop(struct gms_watch *watch);
 /* Asks the coordinators for a planned stop. False: not UP, or it could not be sent. */
 bool gms_watch_ask_stop(struct gms_watch *watch);
+
+/* Asks for the status document, which comes as watch->status with a later step. False: not UP, or not sent. */
+bool gms_watch_ask_status(struct gms_watch *watch);
 
 #endif

@@ -51,6 +51,7 @@ struct gms_bytes {
  *                ends when nothing is left: its end with status 0 is the proof. When somebody killed it, gms-exec
  *                cleans up and ends then.
  *                CGROUP: as SUBREAPER, and cgroup.kill ends all that is in the control group, whoever started it.
+ *   LEAVING      (gms-exec) somebody told this rank to end (SIGTERM); no answer
  *   PROPOSE      a collective call: kind, sequence, incarnation, fields[6], pool name, pool kind, payload (kind's
  * own) PARKED, READY(endpoint), LEAVING, STICKY(code, text) TRANSFER_DISPATCH, TRANSFER_END, TRANSFER_WAIT STATUS,
  * TAKEOVER(engine), SHUTDOWN     (gms-ctl) coordinator -> client WELCOME      world, world_size, rank, flags REPLY

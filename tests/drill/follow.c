@@ -25,6 +25,11 @@ void drill_follow_pump(const struct drill_deployment *deployment, struct drill_s
             seen->ended_ns[rank] = now_ns;
 }
 
+bool drill_follow_succeeded(const struct drill_streams *streams, uint64_t from_incarnation)
+{
+    return streams->serving.incarnation != 0 && streams->serving.incarnation != from_incarnation;
+}
+
 bool drill_follow_resumed(const struct drill_streams *streams, uint64_t from_incarnation)
 {
     for (size_t i = 0; i < streams->count; i++) {
@@ -32,7 +37,7 @@ bool drill_follow_resumed(const struct drill_streams *streams, uint64_t from_inc
         if (stream->state == DRILL_STREAM_HELD || stream->state == DRILL_STREAM_DONE ||
             stream->state == DRILL_STREAM_FAILED)
             continue;
-        if (stream->token_count == 0 || stream->tokens[stream->token_count - 1].incarnation <= from_incarnation)
+        if (stream->token_count == 0 || stream->tokens[stream->token_count - 1].incarnation == from_incarnation)
             return false;
     }
     return true;

@@ -13,7 +13,9 @@
  * have ended meanwhile. */
 void drill_follow_pump(const struct drill_deployment *deployment, struct drill_streams *streams,
                        struct drill_observation *seen);
-/* Has every stream that is neither held nor over got a token from a later incarnation than `from_incarnation`? */
+/* Does another one serve than `from_incarnation`? Incarnations are numbered as they join, not as they serve. */
+bool drill_follow_succeeded(const struct drill_streams *streams, uint64_t from_incarnation);
+/* Has every stream that is neither held nor over got its last token from another one than `from_incarnation`? */
 bool drill_follow_resumed(const struct drill_streams *streams, uint64_t from_incarnation);
 /* Who answers at the endpoint must be who deployment->status says, by the kernel's word; else a failure is added.
  * `number` of the failover, from 1. */

@@ -106,7 +106,7 @@ static void look_for_survivors(struct round *round)
     for (size_t i = 0; i < round->load.streams.count && !round->survivors_counted; i++) {
         const struct drill_stream *stream = &round->load.streams.items[i];
         round->survivors_counted = stream->token_count > 0 &&
-                                   stream->tokens[stream->token_count - 1].incarnation > round->seen.from_incarnation;
+                                   stream->tokens[stream->token_count - 1].incarnation != round->seen.from_incarnation;
     }
     int32_t survivor = round->survivors_counted ? drill_strike_survivor(&round->blow) : 0;
     if (survivor != 0)
@@ -129,7 +129,7 @@ static bool wait_for_successor(struct round *round, struct drill_stream *probe)
             drill_strike_relent(&round->blow);
         look_for_survivors(round);
         bool settled = probe->state == DRILL_STREAM_DONE || probe->state == DRILL_STREAM_FAILED;
-        if (round->load.streams.serving.incarnation > seen->from_incarnation && settled &&
+        if (drill_follow_succeeded(&round->load.streams, seen->from_incarnation) && settled &&
             drill_follow_resumed(&round->load.streams, seen->from_incarnation))
             return true;
         if (!deployment_good(round, "during the failover"))
@@ -140,8 +140,8 @@ static bool wait_for_successor(struct round *round, struct drill_stream *probe)
                           "waited %.0f s after the fault; %s; %zu streams wait for an endpoint, %zu for a first word; "
                           "new request %s",
                           (double)(gms_clock_ns() - begun_ns) / 1e9,
-                          round->load.streams.serving.incarnation > seen->from_incarnation ? "a successor serves"
-                                                                                           : "no successor serves",
+                          drill_follow_succeeded(&round->load.streams, seen->from_incarnation) ? "a successor serves"
+                                                                                               : "no successor serves",
                           drill_streams_in_state(&round->load.streams, DRILL_STREAM_WAITING),
                           drill_streams_in_state(&round->load.streams, DRILL_STREAM_GREETING),
                           settled ? "answered" : "not answered");

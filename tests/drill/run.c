@@ -203,7 +203,7 @@ static bool wait_for_successor(struct run *run, struct drill_observation *seen, 
             deadline_ns = limit(run);
         }
         bool settled = probe->state == DRILL_STREAM_DONE || probe->state == DRILL_STREAM_FAILED;
-        if (run->streams.serving.incarnation > seen->from_incarnation && settled &&
+        if (drill_follow_succeeded(&run->streams, seen->from_incarnation) && settled &&
             drill_follow_resumed(&run->streams, seen->from_incarnation))
             return true;
         struct gms_error error;
@@ -217,9 +217,9 @@ static bool wait_for_successor(struct run *run, struct drill_observation *seen, 
             run->result,
             "failover %u: waited %u s; %s; %zu streams wait for an endpoint, %zu for a first word; new request %s",
             index + 1, run->plan->timeout_s,
-            !dead                                                       ? "the fault did not happen"
-            : run->streams.serving.incarnation > seen->from_incarnation ? "a successor serves"
-                                                                        : "no successor serves",
+            !dead                                                           ? "the fault did not happen"
+            : drill_follow_succeeded(&run->streams, seen->from_incarnation) ? "a successor serves"
+                                                                            : "no successor serves",
             drill_streams_in_state(&run->streams, DRILL_STREAM_WAITING),
             drill_streams_in_state(&run->streams, DRILL_STREAM_GREETING), settled ? "answered" : "not answered");
         return false;

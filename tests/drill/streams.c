@@ -120,9 +120,10 @@ bool drill_streams_look(struct drill_streams *streams)
     const char *endpoint = json_string_value(json_object_get(root, "endpoint"));
     json_int_t incarnation = json_integer_value(json_object_get(root, "incarnation"));
     bool good = endpoint != NULL && strlen(endpoint) < sizeof streams->serving.endpoint && incarnation > 0;
-    if (good && (uint64_t)incarnation >= streams->serving.incarnation) {
+    uint64_t epoch = (uint64_t)json_integer_value(json_object_get(root, "epoch"));
+    if (good && epoch >= streams->serving.epoch) { /* incarnations are numbered as they join, not as they serve */
         streams->serving.incarnation = (uint64_t)incarnation;
-        streams->serving.epoch = (uint64_t)json_integer_value(json_object_get(root, "epoch"));
+        streams->serving.epoch = epoch;
         streams->serving.engine = (int32_t)json_integer_value(json_object_get(root, "engine"));
         memcpy(streams->serving.endpoint, endpoint, strlen(endpoint) + 1);
     }
@@ -223,7 +224,7 @@ __attribute__((format(printf, 2, 3))) static void fail_stream(struct drill_strea
 static void connection_ended(const struct drill_streams *streams, struct drill_stream *stream, const char *why)
 {
     uint64_t incarnation = stream->greeting.incarnation;
-    if (stream->state == DRILL_STREAM_RUNNING && incarnation > streams->killed_incarnation) {
+    if (stream->state == DRILL_STREAM_RUNNING && incarnation != streams->killed_incarnation) {
         fail_stream(stream, "the connection to incarnation %llu ended though nobody had killed it (%s)",
                     (unsigned long long)incarnation, why);
         return;
@@ -397,7 +398,8 @@ static void drain_inotify(struct drill_streams *streams)
 
 static bool may_connect(const struct drill_streams *streams, const struct drill_stream *stream)
 {
-    return stream->state == DRILL_STREAM_WAITING && streams->serving.incarnation > stream->broken_incarnation;
+    return stream->state == DRILL_STREAM_WAITING && streams->serving.incarnation != 0 &&
+           streams->serving.incarnation != stream->broken_incarnation;
 }
 
 static bool wants_to_write(const struct drill_stream *stream)

@@ -84,7 +84,7 @@ struct drill_streams {
     char run_dir[DRILL_PATH_BYTES];
     int inotify; /* owned */
     struct drill_serving serving;
-    uint64_t killed_incarnation; /* connections of incarnations up to here may end; others may not */
+    uint64_t killed_incarnation; /* its connections may end; others may not */
     size_t count, capacity;
     struct drill_stream *items;
 };

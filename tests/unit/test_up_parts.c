@@ -13,11 +13,10 @@
 #include "gms-up/watch.h"
 #include "wire/channel.h"
 
-enum { RANKS = 3 };
-
 static struct gms_error error;
-static struct gms_up_options options;
 static char run_dir[200], script[256], told[256];
+static const char *words[] = {script, "--word", "a, b", NULL};
+static struct gms_up_start how;
 static struct gms_up_job job;
 
 /* A launcher that says how it was started, and stays. */
@@ -38,14 +37,9 @@ static int setup(void **state)
     if (mkdir(run_dir, 0700) != 0 || fd < 0 || write(fd, text, sizeof text - 1) != sizeof text - 1)
         return -1;
     close(fd);
-    memset(&options, 0, sizeof options);
-    options.launcher[0] = script;
-    options.launcher[1] = "--word";
-    options.extra[0] = "--log-level";
-    options.extra[1] = "debug";
-    options.config = "my.cfg";
-    snprintf(options.coordinator, sizeof options.coordinator, "/bin/gms-coord");
-    return gms_up_job_open(&job, &options, run_dir, RANKS, &error) == GMS_OK ? 0 : -1;
+    words[0] = script;
+    how = (struct gms_up_start){.words = words, .temporary_files = true};
+    return gms_up_job_open(&job, run_dir, "job", &error) == GMS_OK ? 0 : -1;
 }
 
 static void end_launcher(struct gms_up_launcher *launcher)
@@ -119,9 +113,9 @@ static void test_started(void **state)
     (void)state;
     int inherited = open("/dev/null", O_RDONLY); /* not close-on-exec */
     assert_true(inherited > 2);
-    assert_ok(gms_up_job_start(&job, &error));
+    assert_ok(gms_up_job_start(&job, &how, &error));
     listen_to(lines);
-    assert_string_equal(lines[0], "--word -n 3 /bin/gms-coord --config my.cfg --replace --log-level debug");
+    assert_string_equal(lines[0], "--word a, b");
     assert_string_equal(lines[1], job.now.scratch);
     assert_string_equal(lines[2], "0 1 2 3 "); /* 3 is ls's own */
     snprintf(scratch, sizeof scratch, "%s", job.now.scratch);
@@ -142,11 +136,32 @@ static void test_started(void **state)
     close(inherited);
 }
 
+/* An engine: its output goes to a file that is begun anew, and its temporary files where it likes. */
+static void test_output(void **state)
+{
+    char lines[3][512], output[256], text[64] = "";
+    snprintf(output, sizeof output, "%s/output", (char *)*state);
+    int fd = open(output, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_int_equal(write(fd, "of the start before", 19), 19);
+    gms_fd_close(&fd);
+    setenv("TMPDIR", "/elsewhere", 1);
+    static const char *const speaking[] = {"/bin/sh", "-c", "echo said; exec \"$0\"", script, NULL};
+    how = (struct gms_up_start){.words = speaking, .output = output};
+    assert_ok(gms_up_job_start(&job, &how, &error));
+    listen_to(lines);
+    unsetenv("TMPDIR");
+    assert_string_equal(lines[1], "/elsewhere");
+    fd = open(output, O_RDONLY | O_CLOEXEC);
+    assert_int_equal(read(fd, text, sizeof text - 1), 5);
+    gms_fd_close(&fd);
+    assert_string_equal(text, "said\n");
+}
+
 static void test_cannot_be_run(void **state)
 {
     (void)state;
-    options.launcher[0] = "/nowhere/mpirun";
-    assert_status(gms_up_job_start(&job, &error), GMS_E_CONFIG);
+    words[0] = "/nowhere/mpirun";
+    assert_status(gms_up_job_start(&job, &how, &error), GMS_E_CONFIG);
     assert_text_has("/nowhere/mpirun");
     waitpid(job.now.pid, NULL, 0);
     gms_up_launcher_over(&job, &job.now);
@@ -157,9 +172,9 @@ static void test_adopted(void **state)
 {
     struct gms_up_job next;
     (void)state;
-    assert_ok(gms_up_job_open(&next, &options, run_dir, RANKS, &error));
+    assert_ok(gms_up_job_open(&next, run_dir, "job", &error));
     assert_false(gms_up_job_adopt(&next)); /* nobody has started one */
-    assert_ok(gms_up_job_start(&job, &error));
+    assert_ok(gms_up_job_start(&job, &how, &error));
     assert_true(gms_up_job_adopt(&next));
     assert_int_equal(next.now.pid, job.now.pid);
     assert_true(gms_pidfd_same(next.now.pidfd, job.now.pidfd));
@@ -177,9 +192,9 @@ static void test_notes_of_others(void **state)
                                         "999999", "12 99999999", "0 0 0 0", "1 0 /x", NULL};
     char text[256];
     (void)state;
-    assert_ok(gms_up_job_start(&job, &error));
+    assert_ok(gms_up_job_start(&job, &how, &error));
     struct gms_up_job next;
-    assert_ok(gms_up_job_open(&next, &options, run_dir, RANKS, &error));
+    assert_ok(gms_up_job_open(&next, run_dir, "job", &error));
     for (unsigned i = 0; notes[i] != NULL; i++) {
         write_note(notes[i]);
         assert_false(gms_up_job_adopt(&next));
@@ -200,7 +215,7 @@ static void test_set_aside(void **state)
 {
     char scratch[GMS_UP_SCRATCH_BYTES];
     (void)state;
-    assert_ok(gms_up_job_start(&job, &error));
+    assert_ok(gms_up_job_start(&job, &how, &error));
     snprintf(scratch, sizeof scratch, "%s", job.now.scratch);
     int first = -1;
     assert_ok(gms_pidfd_open(job.now.pid, &first, &error));
@@ -209,7 +224,7 @@ static void test_set_aside(void **state)
     assert_int_equal(job.now.pid, 0);
     assert_int_equal(job.before.pid, first_pid);
     assert_true(exists(scratch)); /* it still runs in there */
-    assert_ok(gms_up_job_start(&job, &error));
+    assert_ok(gms_up_job_start(&job, &how, &error));
     assert_true(exists(scratch)); /* a start cleans up, but not under a running one */
     assert_int_equal(scratch_count(), 2);
     gms_up_job_set_aside(&job);
@@ -233,7 +248,7 @@ static void test_leftovers(void **state)
     int fd = open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     gms_fd_close(&fd);
     assert_int_equal(symlink(run_dir, link), 0);
-    assert_ok(gms_up_job_start(&job, &error));
+    assert_ok(gms_up_job_start(&job, &how, &error));
     assert_false(exists(left));
     assert_true(exists(link) && exists(run_dir)); /* a link is not followed, and not ours to remove */
     assert_int_equal(unlink(link), 0);
@@ -329,8 +344,9 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_started),         TEST(test_cannot_be_run), TEST(test_adopted),        TEST(test_set_aside),
-        TEST(test_notes_of_others), TEST(test_leftovers),     TEST(test_watch_a_keeper), TEST(test_watch_a_coordinator),
+        TEST(test_output),    TEST(test_started),        TEST(test_cannot_be_run),
+        TEST(test_adopted),   TEST(test_set_aside),      TEST(test_notes_of_others),
+        TEST(test_leftovers), TEST(test_watch_a_keeper), TEST(test_watch_a_coordinator),
     };
     return cmocka_run_group_tests_name("gms-up's parts", tests, NULL, NULL);
 }
