@@ -436,6 +436,23 @@ def attach(options, model, session):
     return weights, kv
 
 
+def hold_back(options, session):
+    """Memory of PyTorch under two more tags; returns the check of what was saved."""
+    import torch
+
+    with session.torch_memory("scratch"):
+        scratch = torch.zeros(int(options.hold_back * 2**30), dtype=torch.uint8, device="cuda")
+    with session.torch_memory("state"):
+        state = torch.arange(2**22, dtype=torch.int32, device="cuda")
+    torch.cuda.synchronize()
+
+    def is_whole():
+        scratch.fill_(1)  # the same address, other memory
+        return bool((state == torch.arange(2**22, dtype=torch.int32, device="cuda")).all())
+
+    return is_whole
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--listen", required=True, help="unix:PATH")
@@ -445,6 +462,8 @@ def main():
     parser.add_argument("--model-seed", type=int, default=1)
     parser.add_argument("--slots", type=int, default=512)
     parser.add_argument("--block-tokens", type=int, default=16)
+    parser.add_argument("--hold-back", type=float, default=0, metavar="GIB",
+                        help="memory that is given back while parked, and some that is saved: what tags do")
     parser.add_argument("--max-tokens", type=int, default=768, help="prompt and answer of one request")
     options = parser.parse_args()
     begun, ending = time.monotonic(), []
@@ -452,6 +471,9 @@ def main():
         signal.signal(number, lambda *_: ending.append(True))
 
     session = gms.Session()
+    if options.hold_back:
+        session.tags({"weights": gms.KEEP, "kv": gms.SWAP, "graphs": gms.KEEP, "scratch": gms.RELEASE,
+                      "state": gms.SAVE})
     model = importlib.import_module(options.model).Model(options)
     member = session.join(gms.Identity(model.name, model.dtype, model.layout, "blake2b-128", "engine.py", "1", HASH_SEED,
                                        options.block_tokens, int(os.environ["GMS_WORLD_SIZE"])))
@@ -462,6 +484,7 @@ def main():
     weights, kv = attach(options, model, session)
     session.busy(60000)
     model.warm_up()
+    held = hold_back(options, session) if options.hold_back else None
     captures = model.graph_captures
     session.park()
     log("parked")
@@ -481,6 +504,8 @@ def main():
     for report in session.tag_reports():
         log(f"wake tag={report.name} bytes={report.bytes} ns={report.wake_ns}")
     log("woken")
+    if held is not None and not held():
+        sys.exit("what was saved while parked is not what it was")
     slots = Slots(kv, options.slots, log)
     states = [kv.state(slot) for slot in range(options.slots)]
     slots.quarantined = sum(state not in (0, 2) for state in states)

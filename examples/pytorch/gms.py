@@ -7,6 +7,7 @@ imports it where it is used.
 """
 from __future__ import annotations
 
+import contextlib
 import ctypes as c
 import dataclasses
 import os
@@ -106,7 +107,7 @@ def _load() -> c.CDLL:
     returns = {"gms_pool_address": _pointer, "gms_pool_bytes": _u64, "gms_pool_mapping_epoch": _u64,
                "gms_mapping_epoch": _u64, "gms_driver_calls": _u64, "gms_step_begin": _u64, "gms_status_text": _text,
                "gms_close": None, "gms_step_complete": None, "gms_progress": None, "gms_busy": None,
-               "gms_wake_cancel": None}
+               "gms_wake_cancel": None, "gms_torch_alloc": _pointer, "gms_torch_free": None}
     for name, kind in returns.items():
         getattr(library, name).restype = kind
     return library
@@ -212,6 +213,7 @@ class Session:
         self._gms = _load()
         self._error = _Error()
         self._handle = _pointer()
+        self._torch_pools: dict = {}
         self._call("gms_open", None, c.byref(self._handle))
 
     def _raise(self, call: str, status: int, text: str) -> None:
@@ -272,6 +274,32 @@ class Session:
 
     def serve(self, endpoint: Optional[str]) -> None:
         self._call("gms_serve", self._handle, endpoint.encode() if endpoint is not None else None)
+
+    @contextlib.contextmanager
+    def torch_memory(self, tag: str):
+        """What PyTorch allocates inside, in this thread, is memory under the tag. Keep its tensors no longer than this
+        session. In a graph capture PyTorch uses a pool of its own: capture outside."""
+        import torch
+
+        if tag not in self._torch_pools:
+            allocator = torch.cuda.memory.CUDAPluggableAllocator(os.path.realpath(self._gms._name)
+                                                                 if "/" in self._gms._name else self._gms._name,
+                                                                 "gms_torch_alloc", "gms_torch_free")
+            self._torch_pools[tag] = (torch.cuda.MemPool(allocator.allocator()), allocator)
+        self._call("gms_torch_scope", self._handle, tag.encode())
+        try:
+            with torch.cuda.use_mem_pool(self._torch_pools[tag][0]):
+                yield
+        finally:
+            self._call("gms_torch_scope", None, None)
+
+    def step_submitted(self, token: int, stream: int) -> None:
+        """`token` is all that was submitted to `stream` (torch.cuda.Stream.cuda_stream: the one that wrote) until now."""
+        self._call("gms_step_submitted", self._handle, _u64(token), _pointer(stream))
+
+    def step_poll(self) -> bool:
+        """Completes what the device has come past; False: some steps are still under way."""
+        return self._call("gms_step_poll", self._handle, allowed=(NOT_DONE,)) == 0
 
     def step_begin(self) -> int:
         return self._gms.gms_step_begin(self._handle)

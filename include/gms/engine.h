@@ -33,6 +33,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "gms/status.h"
 
@@ -139,6 +140,16 @@ GMS_API gms_status gms_region_alloc(gms_session *session, const char *tag, uint6
 /* Allowed while parked, too. No work may be in flight there. NOT_FOUND: not the address of a region, or freed before.
  */
 GMS_API gms_status gms_region_free(gms_session *session, void *address, struct gms_error *ret_error);
+
+/*
+ * The functions for PyTorch's CUDAPluggableAllocator: segments of a torch.cuda.MemPool become regions. Between
+ * gms_torch_scope(session, tag) and gms_torch_scope(NULL, NULL), in the same thread, gms_torch_alloc gives memory under
+ * the tag; elsewhere, on another GPU than the session's, or when there is none, it gives NULL. gms_torch_free may be
+ * called from any thread and waits for the device. No thread may allocate or free while another parks or wakes.
+ */
+GMS_API gms_status gms_torch_scope(gms_session *session, const char *tag, struct gms_error *ret_error);
+GMS_API void *gms_torch_alloc(ssize_t bytes, int device, void *stream);
+GMS_API void gms_torch_free(void *address, ssize_t bytes, int device, void *stream);
 
 enum gms_park_state {
     GMS_STATE_RUNNING = 0, /* not parked yet */
@@ -284,6 +295,18 @@ typedef uint64_t gms_token;
 GMS_API gms_token gms_step_begin(gms_session *session);
 /* Steps complete in order: completes `token` and all before it, and makes slots released under them IDLE. */
 GMS_API void gms_step_complete(gms_session *session, gms_token token);
+
+/*
+ * For work on a device: `token` is all that was submitted to `stream` (CUstream; NULL: the default stream) until now.
+ * gms_step_poll completes it when the device has come past that, and gms_block_seal and gms_slot_release of it wait for
+ * that. Name the stream that wrote: another one's progress says nothing about it. Steps are submitted in order; up to
+ * 256 may be under way. With host memory it is gms_step_complete. Errors: INVALID (never begun, or out of order), BUSY
+ * (256 are), STICKY. From the thread that makes control calls.
+ */
+GMS_API gms_status gms_step_submitted(gms_session *session, gms_token token, void *stream, struct gms_error *ret_error);
+/* Completes the steps that the device has come past; never blocks. NOT_DONE: some are still under way. STICKY: they
+ * will never be done; report it and exit. */
+GMS_API gms_status gms_step_poll(gms_session *session, struct gms_error *ret_error);
 
 /* --------------------------------------------------------------------------------------------------- slots ---- */
 

@@ -200,7 +200,9 @@ void gms_close(gms_session *session)
         (void)session->vmm->sync(NULL); /* nothing may be in flight where something is unmapped */
     for (uint32_t i = 0; i < GMS_MAX_POOLS; i++)
         gms_pool_free(session->pools[i]);
+    gms_torch_forget(session);
     gms_regions_free(session);
+    gms_marks_free(session);
     gms_link_close(session);
     gms_blocks_free(session);
     free(session->buffer);

@@ -127,6 +127,13 @@ struct gms_region {
     bool mapped;
 };
 
+/* A step on the device and the event behind it. */
+enum { GMS_MARKS = 256 };
+struct gms_mark {
+    gms_token token;
+    void *event; /* owned; used again */
+};
+
 /* -------------------------------------------------------------------------------------------------- session --- */
 
 struct gms_promotion_state {
@@ -181,6 +188,9 @@ struct gms_session {
     struct gms_region *regions; /* owned */
     uint64_t mapping_epoch;
     _Atomic bool wake_cancelled;
+    struct gms_mark marks[GMS_MARKS]; /* a ring */
+    uint32_t mark_first, mark_count;
+    gms_token last_marked;
     struct gms_promotion_state promotion;
     bool promotion_taken; /* told to the engine */
     uint64_t serving_epoch;
@@ -259,6 +269,10 @@ gms_status gms_regions_wake(struct gms_session *session, uint32_t patience_ms, s
 /* Every region that is not kept is there again. */
 bool gms_regions_whole(const struct gms_session *session);
 void gms_regions_free(struct gms_session *session);
+
+/* stream.c, torch.c: before the session's memory goes. */
+void gms_marks_free(struct gms_session *session);
+void gms_torch_forget(const struct gms_session *session);
 
 /* blocks.c; insert and remove need slots_lock */
 gms_status gms_blocks_create(struct gms_session *session, struct gms_error *ret_error);

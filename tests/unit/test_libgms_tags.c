@@ -235,6 +235,89 @@ static void test_failed_parking_goes_on_running(void **state)
     gms_close(engine.session);
 }
 
+/* A step is complete when the stream that wrote has come past it, and no other: here one stream stands still. */
+static void test_seals_wait_for_the_stream_that_wrote(void **state)
+{
+    struct libgms_fixture *f = *state;
+    struct engine engine = serving_engine(f, 0);
+    void *const writing = (void *)0x51, *const other = (void *)0x52;
+    struct gms_block block = {.hash = {1}, .token_count = 16, .part_count = 1};
+    uint64_t generation = 0, released = 0;
+    assert_int_equal(gms_slot_acquire(engine.kv, 2, &generation), GMS_OK);
+    assert_int_equal(gms_slot_acquire(engine.kv, 3, &released), GMS_OK);
+    block.parts[0] = (struct gms_part){gms_pool_index(engine.kv), 2, generation};
+    const gms_token first = gms_step_begin(engine.session), second = gms_step_begin(engine.session);
+    fake_driver->hold(writing, true);
+    assert_ok(gms_step_submitted(engine.session, first, writing, &error));
+    assert_ok(gms_step_submitted(engine.session, second, other, &error)); /* done already, but not before the first */
+    assert_status(gms_step_submitted(engine.session, first, other, &error), GMS_E_INVALID);
+    assert_status(gms_step_submitted(engine.session, second + 1, other, &error), GMS_E_INVALID);
+    assert_int_equal(gms_slot_release(engine.kv, 3, released, first), GMS_OK);
+    assert_status(gms_step_poll(engine.session, &error), GMS_E_NOT_DONE);
+    assert_int_equal(gms_block_seal(engine.session, &block, first), GMS_E_NOT_DONE);
+    assert_int_equal(gms_block_seal(engine.session, &block, second), GMS_E_NOT_DONE);
+    assert_int_equal(gms_slot_state(engine.kv, 3, NULL), GMS_SLOT_RELEASED);
+    fake_driver->hold(writing, false);
+    assert_ok(gms_step_poll(engine.session, &error));
+    assert_int_equal(gms_block_seal(engine.session, &block, first), GMS_OK);
+    assert_int_equal(gms_slot_state(engine.kv, 3, NULL), GMS_SLOT_IDLE);
+    /* Marks are used again; too many at once are refused. */
+    fake_driver->hold(writing, true);
+    for (int i = 0; i < 256; i++)
+        assert_ok(gms_step_submitted(engine.session, gms_step_begin(engine.session), writing, &error));
+    assert_status(gms_step_submitted(engine.session, gms_step_begin(engine.session), writing, &error), GMS_E_BUSY);
+    fake_driver->hold(writing, false);
+    assert_ok(gms_step_poll(engine.session, &error));
+    assert_int_equal(fake_driver->counts().events, 256);
+    /* A device that is lost never comes past anything. */
+    assert_ok(gms_step_submitted(engine.session, gms_step_begin(engine.session), writing, &error));
+    fake_driver->fail_next("cuEventQuery", 0, 1, GMS_CU_ILLEGAL_ADDRESS);
+    assert_status(gms_step_poll(engine.session, &error), GMS_E_STICKY);
+    fake_driver->heal();
+    assert_ok(gms_step_poll(engine.session, &error));
+    gms_close(engine.session);
+    assert_int_equal(fake_driver->counts().events, 0);
+}
+
+static void *free_elsewhere(void *address)
+{
+    gms_torch_free(address, REGION_BYTES, 0, NULL);
+    return NULL;
+}
+
+/* What PyTorch's caching allocator does with the pair. */
+static void test_segments_for_pytorch(void **state)
+{
+    struct libgms_fixture *f = *state;
+    const unsigned objects = fake_driver->counts().objects; /* what a lost device has left behind in another test */
+    struct engine engine = tagged_engine(f);
+    pthread_t thread;
+    assert_null(gms_torch_alloc(REGION_BYTES, 0, NULL)); /* no scope */
+    assert_status(gms_torch_scope(engine.session, "", &error), GMS_E_INVALID);
+    assert_ok(gms_torch_scope(engine.session, "nobody", &error));
+    assert_null(gms_torch_alloc(REGION_BYTES, 0, NULL));
+    assert_ok(gms_torch_scope(engine.session, "scratch", &error));
+    assert_null(gms_torch_alloc(REGION_BYTES, 1, NULL)); /* another GPU */
+    unsigned char *one = gms_torch_alloc(REGION_BYTES, 0, NULL), *two = gms_torch_alloc(REGION_BYTES, 0, NULL);
+    assert_non_null(one);
+    assert_non_null(two);
+    memset(one, 1, REGION_BYTES);
+    fake_driver->fail_next("cuMemCreate", 0, 1, GMS_CU_OUT_OF_MEMORY);
+    assert_null(gms_torch_alloc(REGION_BYTES, 0, NULL)); /* PyTorch frees and asks again */
+    assert_ok(gms_torch_scope(NULL, NULL, &error));
+    assert_null(gms_torch_alloc(REGION_BYTES, 0, NULL));
+    assert_int_equal(pthread_create(&thread, NULL, free_elsewhere, two), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    gms_torch_free(two, REGION_BYTES, 0, NULL); /* twice is nothing */
+    gms_torch_free(&error, 1, 0, NULL);         /* nor is what was never given */
+    const unsigned before = fake_driver->counts().mappings;
+    assert_ok(gms_park(engine.session, &error));
+    assert_int_equal(fake_driver->counts().mappings, before - 1);
+    gms_torch_free(one, REGION_BYTES, 0, NULL); /* while parked */
+    gms_close(engine.session);
+    assert_int_equal(fake_driver->counts().objects, objects);
+}
+
 static void test_lists_of_tags_are_checked(void **state)
 {
     struct libgms_fixture *f = *state;
@@ -330,7 +413,8 @@ int main(void)
         T(test_promotion_makes_no_driver_call), T(test_each_policy_is_kept),
         T(test_wrong_orders_are_refused),       T_WITH(test_waking_waits_for_memory, setup_impatient),
         T(test_waiting_is_cancelled),           T(test_a_lost_device_is_the_end),
-        T(test_failed_parking_goes_on_running), T(test_lists_of_tags_are_checked),
+        T(test_failed_parking_goes_on_running), T(test_seals_wait_for_the_stream_that_wrote),
+        T(test_segments_for_pytorch),           T(test_lists_of_tags_are_checked),
         T(test_kept_registrations_are_refused), T_WITH(test_another_gpu_is_refused, setup_other_gpu),
     };
     setenv("GMS_TEST_MEMORY", "cuda", 1);
