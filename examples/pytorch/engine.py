@@ -408,6 +408,7 @@ class Server:
                     if lines is None:
                         self._drop(key.data)
             busy = self._scheduler.step()
+            self._session.work(len(self._scheduler.running) + len(self._scheduler.waiting))
             for client in list(self._clients):
                 if client.out and not client.flush():
                     self._drop(client)

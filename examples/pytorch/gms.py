@@ -106,7 +106,7 @@ def _load() -> c.CDLL:
     library = c.CDLL(os.environ.get("LIBGMS", "libgms.so.0"))
     returns = {"gms_pool_address": _pointer, "gms_pool_bytes": _u64, "gms_pool_mapping_epoch": _u64,
                "gms_mapping_epoch": _u64, "gms_driver_calls": _u64, "gms_step_begin": _u64, "gms_status_text": _text,
-               "gms_close": None, "gms_step_complete": None, "gms_progress": None, "gms_busy": None,
+               "gms_close": None, "gms_step_complete": None, "gms_progress": None, "gms_busy": None, "gms_work": None,
                "gms_wake_cancel": None, "gms_torch_alloc": _pointer, "gms_torch_free": None}
     for name, kind in returns.items():
         getattr(library, name).restype = kind
@@ -309,6 +309,10 @@ class Session:
 
     def progress(self) -> None:
         self._gms.gms_progress(self._handle)
+
+    def work(self, count: int) -> None:
+        """How many requests run or wait: with some, an engine that makes no progress is succeeded."""
+        self._gms.gms_work(self._handle, _u32(count))
 
     def busy(self, duration_ms: int) -> None:
         self._gms.gms_busy(self._handle, _u32(duration_ms))
