@@ -42,7 +42,8 @@ struct start {
     void *snapshot;          /* owned; this rank's, then the group's */
     uint32_t snapshot_bytes; /* 0: none */
     struct gms_daemon_place place;
-    char *inherited; /* owned; rank 0's variables that engines get */
+    struct gms_doorbell_place *doors; /* owned; NULL: all ranks on one host */
+    char *inherited;                  /* owned; rank 0's variables that engines get */
     size_t inherited_bytes;
     struct gms_daemon *daemon;
 };

@@ -358,6 +358,7 @@ gms_status gms_daemon_open(const struct gms_daemon_options *options, struct gms_
                                                       .rank = daemon->rank,
                                                       .ranks = daemon->ranks,
                                                       .heartbeat_ns = config->heartbeat_ns,
+                                                      .other_hosts = options->place.local_ranks < daemon->ranks,
                                                       .rung = on_rung,
                                                       .noted = gms_daemon_noted,
                                                       .lost = on_lost,
@@ -388,6 +389,16 @@ gms_status gms_daemon_open(const struct gms_daemon_options *options, struct gms_
     }
     *ret_daemon = daemon;
     return GMS_OK;
+}
+
+void gms_daemon_door(const struct gms_daemon *daemon, struct gms_doorbell_place *ret_place)
+{
+    gms_doorbell_look(daemon->doorbell, ret_place);
+}
+
+void gms_daemon_set_doors(struct gms_daemon *daemon, const struct gms_doorbell_place *places)
+{
+    gms_doorbell_set_places(daemon->doorbell, places);
 }
 
 gms_status gms_daemon_connect(struct gms_daemon *daemon, uint64_t deadline_ns, struct gms_error *ret_error)

@@ -30,7 +30,7 @@ enum {
 /* Where this rank is among the others. */
 struct gms_daemon_place {
     uint32_t local_rank, local_ranks; /* among those of its host, in order of ranks */
-    char host[65], master_address[65];
+    char host[65], master_address[72];
 };
 
 struct gms_daemon_options {
@@ -54,6 +54,12 @@ struct gms_daemon_options {
  * anything older once it acts. Errors: those of the parts; nothing stays open after failure. */
 gms_status gms_daemon_open(const struct gms_daemon_options *options, struct gms_daemon **ret_daemon,
                            struct gms_error *ret_error);
+struct gms_doorbell_place;
+/* What other hosts must know of this rank's doorbell, and what they say of theirs (in order of ranks, borrowed until
+ * gms_daemon_connect returned). Only where the ranks are on several hosts. */
+void gms_daemon_door(const struct gms_daemon *daemon, struct gms_doorbell_place *ret_place);
+void gms_daemon_set_doors(struct gms_daemon *daemon, const struct gms_doorbell_place *places);
+
 /* After every rank opened: makes the doorbell mesh, until `deadline_ns`. */
 gms_status gms_daemon_connect(struct gms_daemon *daemon, uint64_t deadline_ns, struct gms_error *ret_error);
 

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "doorbell.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <event2/event.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,11 +36,15 @@ struct peer {
     struct event *readable, *writable;
     uint64_t unsent_round; /* 0: none */
     uint64_t heard_ns;
+    bool stream; /* TCP: a datagram may come and go in pieces */
+    size_t in_used, out_used;
+    uint8_t in[sizeof(struct datagram)], out[sizeof(struct datagram)]; /* out: what is left of one that was begun */
 };
 
 struct gms_doorbell {
     struct gms_doorbell_options options;
-    int listener;
+    int listener, tcp_listener;
+    const struct gms_doorbell_place *places; /* borrowed; NULL: all on this host */
     struct event *beat;
     uint64_t rung_round; /* highest we rang for */
     uint64_t beaten_ns;  /* when the last beat was sent: a gap after it is our own sleep */
@@ -53,6 +62,21 @@ static void report_lost(struct gms_doorbell *doorbell, uint32_t rank, const char
     doorbell->options.lost(doorbell->options.context, text);
 }
 
+/* Sends what is left of a datagram that was begun. False: the socket is full yet. */
+static bool flush_begun(struct peer *peer)
+{
+    while (peer->out_used > 0) {
+        ssize_t sent = send(peer->fd, peer->out, peer->out_used, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent <= 0)
+            return sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS;
+        peer->out_used -= (size_t)sent;
+        memmove(peer->out, peer->out + sent, peer->out_used);
+    }
+    return true;
+}
+
 /* False: the socket is full. A dead peer is found by reading, so it counts as sent here. */
 static bool send_to(struct peer *peer, enum kind kind, uint64_t round, uint32_t value)
 {
@@ -60,10 +84,41 @@ static bool send_to(struct peer *peer, enum kind kind, uint64_t round, uint32_t 
     struct datagram datagram = {
         .magic = MAGIC, .kind = kind, .world = options->world, .round = round, .rank = options->rank, .value = value};
     ssize_t sent;
+    if (!flush_begun(peer))
+        return false;
     do
         sent = send(peer->fd, &datagram, sizeof datagram, MSG_DONTWAIT | MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
+    if (sent > 0 && (size_t)sent < sizeof datagram) { /* only a stream does that; the rest goes first next time */
+        peer->out_used = sizeof datagram - (size_t)sent;
+        memcpy(peer->out, (const uint8_t *)&datagram + sent, peer->out_used);
+        if (peer->writable != NULL)
+            event_add(peer->writable, NULL);
+    }
     return sent >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS);
+}
+
+/* The next datagram. 1: there is one, 0: none yet, -1: the peer is gone. */
+static int receive_from(struct peer *peer, struct datagram *ret_datagram)
+{
+    for (;;) {
+        size_t wanted = peer->stream ? sizeof peer->in - peer->in_used : sizeof peer->in;
+        ssize_t got = recv(peer->fd, peer->in + (peer->stream ? peer->in_used : 0), wanted, MSG_DONTWAIT);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
+        if (got == 0)
+            return -1;
+        peer->in_used = peer->stream ? peer->in_used + (size_t)got : (size_t)got;
+        if (peer->stream && peer->in_used < sizeof peer->in)
+            continue;
+        bool whole = peer->in_used == sizeof peer->in;
+        peer->in_used = 0;
+        memcpy(ret_datagram, peer->in, sizeof *ret_datagram);
+        if (whole)
+            return 1;
+    }
 }
 
 /* Reads all that waits. False: the peer is gone. The highest round rung goes to *inout_round. */
@@ -71,15 +126,14 @@ static bool drain(struct peer *peer, uint64_t *inout_round)
 {
     for (;;) {
         struct datagram datagram;
-        ssize_t got = recv(peer->fd, &datagram, sizeof datagram, MSG_DONTWAIT);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return errno == EAGAIN || errno == EWOULDBLOCK;
-        if (got == 0)
-            return false;
-        if (got != sizeof datagram || datagram.magic != MAGIC || datagram.world != peer->doorbell->options.world)
-            continue; /* not ours to understand; it proves no life either */
+        int got = receive_from(peer, &datagram);
+        if (got <= 0)
+            return got == 0;
+        if (datagram.magic != MAGIC || datagram.world != peer->doorbell->options.world) {
+            if (peer->stream)
+                return false; /* out of step: nothing after it can be read */
+            continue;         /* not ours to understand; it proves no life either */
+        }
         peer->heard_ns = gms_clock_ns();
         if (datagram.kind == KIND_NOTE && peer->doorbell->options.noted != NULL)
             peer->doorbell->options.noted(peer->doorbell->options.context, peer->rank, datagram.round, datagram.value);
@@ -109,9 +163,9 @@ static void on_writable(evutil_socket_t fd, short what, void *context)
     struct peer *peer = context;
     (void)fd;
     (void)what;
-    if (peer->unsent_round != 0 && send_to(peer, KIND_RING, peer->unsent_round, 0))
+    if (flush_begun(peer) && peer->unsent_round != 0 && send_to(peer, KIND_RING, peer->unsent_round, 0))
         peer->unsent_round = 0;
-    if (peer->unsent_round != 0)
+    if (peer->unsent_round != 0 || peer->out_used > 0)
         event_add(peer->writable, NULL);
 }
 
@@ -146,6 +200,56 @@ static void on_beat(evutil_socket_t fd, short what, void *context)
         options->beat(options->context);
 }
 
+/* Any port, on all addresses: who comes must know the secret. */
+static gms_status listen_to_hosts(struct gms_doorbell *doorbell, struct gms_error *ret_error)
+{
+    const struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
+    doorbell->tcp_listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (doorbell->tcp_listener < 0 || bind(doorbell->tcp_listener, (const struct sockaddr *)&any, sizeof any) != 0 ||
+        listen(doorbell->tcp_listener, SOMAXCONN) != 0)
+        return gms_fail(ret_error, GMS_E_SYSTEM, "the doorbell for other hosts cannot listen: %s", strerror(errno));
+    return GMS_OK;
+}
+
+void gms_doorbell_look(const struct gms_doorbell *doorbell, struct gms_doorbell_place *ret_place)
+{
+    struct sockaddr_in bound = {0};
+    socklen_t bytes = sizeof bound;
+    memset(ret_place, 0, sizeof *ret_place);
+    gms_doorbell_own_address(ret_place->address);
+    if (doorbell->tcp_listener >= 0 && getsockname(doorbell->tcp_listener, (struct sockaddr *)&bound, &bytes) == 0)
+        ret_place->port = ntohs(bound.sin_port);
+}
+
+void gms_doorbell_set_places(struct gms_doorbell *doorbell, const struct gms_doorbell_place *places)
+{
+    doorbell->places = places;
+}
+
+void gms_doorbell_own_address(char ret_address[GMS_DOORBELL_ADDRESS_BYTES])
+{
+    struct ifaddrs *list = NULL;
+    snprintf(ret_address, GMS_DOORBELL_ADDRESS_BYTES, "127.0.0.1");
+    if (getifaddrs(&list) != 0)
+        return;
+    for (const struct ifaddrs *at = list; at != NULL; at = at->ifa_next) {
+        if (at->ifa_addr == NULL || at->ifa_addr->sa_family != AF_INET || (at->ifa_flags & IFF_UP) == 0 ||
+            (at->ifa_flags & IFF_LOOPBACK) != 0)
+            continue;
+        struct sockaddr_in address;
+        memcpy(&address, at->ifa_addr, sizeof address);
+        inet_ntop(AF_INET, &address.sin_addr, ret_address, GMS_DOORBELL_ADDRESS_BYTES);
+        break;
+    }
+    freeifaddrs(list);
+}
+
+static bool is_remote(const struct gms_doorbell *doorbell, uint32_t rank)
+{
+    return doorbell->places != NULL &&
+           strcmp(doorbell->places[rank].host, doorbell->places[doorbell->options.rank].host) != 0;
+}
+
 gms_status gms_doorbell_open(const struct gms_doorbell_options *options, struct gms_doorbell **ret_doorbell,
                              struct gms_error *ret_error)
 {
@@ -157,10 +261,12 @@ gms_status gms_doorbell_open(const struct gms_doorbell_options *options, struct 
     if (doorbell == NULL)
         return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for a doorbell to %u ranks", options->ranks);
     doorbell->options = *options;
-    doorbell->listener = -1;
+    doorbell->listener = doorbell->tcp_listener = -1;
     for (uint32_t rank = 0; rank < options->ranks; rank++)
         doorbell->peers[rank] = (struct peer){.doorbell = doorbell, .rank = rank, .fd = -1};
     status = gms_channel_listen(path, &doorbell->listener, ret_error);
+    if (status == GMS_OK && options->other_hosts)
+        status = listen_to_hosts(doorbell, ret_error);
     if (status != GMS_OK) {
         gms_doorbell_close(doorbell);
         return status;
@@ -169,11 +275,53 @@ gms_status gms_doorbell_open(const struct gms_doorbell_options *options, struct 
     return GMS_OK;
 }
 
+static void set_stream(struct peer *peer)
+{
+    int yes = 1;
+    peer->stream = true;
+    setsockopt(peer->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+}
+
+/* A rank on another host. */
+static gms_status connect_to_host(struct gms_doorbell *doorbell, uint32_t rank, uint64_t deadline_ns,
+                                  struct gms_error *ret_error)
+{
+    const struct gms_doorbell_place *place = &doorbell->places[rank];
+    struct peer *peer = &doorbell->peers[rank];
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)place->port)};
+    int error = 0;
+    socklen_t bytes = sizeof error;
+    if (inet_pton(AF_INET, place->address, &address.sin_addr) != 1)
+        return gms_fail(ret_error, GMS_E_INVALID, "rank %u says its address is \"%s\"", rank, place->address);
+    peer->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (peer->fd < 0)
+        return gms_fail(ret_error, GMS_E_SYSTEM, "socket: %s", strerror(errno));
+    set_stream(peer);
+    if (connect(peer->fd, (const struct sockaddr *)&address, sizeof address) != 0 && errno != EINPROGRESS)
+        error = errno;
+    struct pollfd connected = {.fd = peer->fd, .events = POLLOUT};
+    if (error == 0 && poll(&connected, 1, gms_clock_poll_ms(deadline_ns)) == 0)
+        error = ETIMEDOUT;
+    if (error == 0)
+        getsockopt(peer->fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
+    if (error != 0)
+        return gms_fail(
+            ret_error, GMS_E_TIMEOUT,
+            "rank %u on host %s cannot be reached at %s port %u from host %s: %s; is that address right, and "
+            "the port open?",
+            rank, place->host, place->address, place->port, doorbell->places[doorbell->options.rank].host,
+            strerror(error));
+    send_to(peer, KIND_GREETING, doorbell->places[0].secret, 0);
+    return GMS_OK;
+}
+
 static gms_status connect_to(struct gms_doorbell *doorbell, uint32_t rank, uint64_t deadline_ns,
                              struct gms_error *ret_error)
 {
     struct peer *peer = &doorbell->peers[rank];
     char path[GMS_RUN_PATH_BYTES];
+    if (is_remote(doorbell, rank))
+        return connect_to_host(doorbell, rank, deadline_ns, ret_error);
     gms_status status = gms_run_dir_path(doorbell->options.run_dir, "b", (int32_t)rank, path, ret_error);
     if (status != GMS_OK)
         return status;
@@ -194,8 +342,10 @@ static gms_status connect_to(struct gms_doorbell *doorbell, uint32_t rank, uint6
 static gms_status accept_one(struct gms_doorbell *doorbell, uint64_t deadline_ns, struct gms_error *ret_error)
 {
     const struct gms_doorbell_options *options = &doorbell->options;
-    struct pollfd waiting = {.fd = doorbell->listener, .events = POLLIN};
+    struct pollfd waiting[] = {{.fd = doorbell->listener, .events = POLLIN},
+                               {.fd = doorbell->tcp_listener, .events = POLLIN}};
     int fd = -1;
+    bool stream = false;
     for (;;) {
         pid_t pid;
         uid_t uid;
@@ -204,8 +354,13 @@ static gms_status accept_one(struct gms_doorbell *doorbell, uint64_t deadline_ns
             break;
         if (status != GMS_E_AGAIN && status != GMS_E_PERMISSION)
             return status;
+        fd = doorbell->tcp_listener >= 0 ? accept4(doorbell->tcp_listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)
+                                         : -1;
+        stream = fd >= 0;
+        if (stream)
+            break;
         int left_ms = gms_clock_poll_ms(deadline_ns);
-        if (left_ms == 0 || (poll(&waiting, 1, left_ms) == 0 && gms_clock_poll_ms(deadline_ns) == 0)) {
+        if (left_ms == 0 || (poll(waiting, 2, left_ms) == 0 && gms_clock_poll_ms(deadline_ns) == 0)) {
             uint32_t missing = options->rank + 1;
             while (missing + 1 < options->ranks && doorbell->peers[missing].fd >= 0)
                 missing++;
@@ -223,7 +378,10 @@ static gms_status accept_one(struct gms_doorbell *doorbell, uint64_t deadline_ns
     ssize_t got = -1;
     if (poll(&greeted, 1, left_ms < 1000 ? left_ms : 1000) > 0)
         got = recv(fd, &datagram, sizeof datagram, MSG_DONTWAIT);
-    if (got != sizeof datagram || datagram.magic != MAGIC || datagram.kind != KIND_GREETING) {
+    /* Over TCP anybody may come: only who knows the secret is heard. 32 bytes sent at once arrive at once, or count as
+     * nothing. */
+    bool known = !stream || (doorbell->places != NULL && datagram.round == doorbell->places[0].secret);
+    if (got != sizeof datagram || datagram.magic != MAGIC || datagram.kind != KIND_GREETING || !known) {
         gms_fd_close(&fd);
         return GMS_OK; /* not a peer; go on */
     }
@@ -240,6 +398,8 @@ static gms_status accept_one(struct gms_doorbell *doorbell, uint64_t deadline_ns
         return GMS_OK;
     }
     doorbell->peers[datagram.rank].fd = fd;
+    if (stream)
+        set_stream(&doorbell->peers[datagram.rank]);
     return GMS_OK;
 }
 
@@ -261,6 +421,7 @@ gms_status gms_doorbell_connect(struct gms_doorbell *doorbell, struct event_base
         if (status != GMS_OK)
             return status;
     }
+    gms_fd_close(&doorbell->tcp_listener);
     gms_fd_close(&doorbell->listener); /* the mesh is complete; nobody else has business here */
 
     doorbell->beaten_ns = gms_clock_ns();
@@ -339,5 +500,6 @@ void gms_doorbell_close(struct gms_doorbell *doorbell)
         gms_fd_close(&peer->fd);
     }
     gms_fd_close(&doorbell->listener);
+    gms_fd_close(&doorbell->tcp_listener);
     free(doorbell);
 }

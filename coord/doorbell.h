@@ -5,10 +5,14 @@
  * none is lost. A closed doorbell is a dead coordinator. A silent one (no ring and no beat for three heartbeats) counts
  * as dead too, but only if this process itself was awake meanwhile (V17).
  *
- * One datagram, 32 bytes, this machine's byte order (the mesh never leaves the node):
+ * Between ranks of one host it is a socket of the run directory, between hosts TCP. A link that is cut is silence: both
+ * sides leave after three heartbeats, neither goes on alone.
+ *
+ * One datagram, 32 bytes, little-endian; over TCP one after another:
  *
  *   u32 magic "GMSB" | u32 kind (1 greeting, 2 ring, 3 beat, 4 note) | u64 world | u64 round | u32 rank | u32 value
  *
+ * A greeting over TCP carries the start's secret, which ranks know through MPI, in the place of the round.
  * A note is a key (in the place of the round) and a number for one peer; it decides nothing, and one that does not fit
  * the socket is dropped: whoever needs an answer asks again.
  *
@@ -25,13 +29,22 @@
 struct event_base;
 struct gms_doorbell;
 
-enum { GMS_DOORBELL_SILENT_BEATS = 3 };
+enum { GMS_DOORBELL_SILENT_BEATS = 3, GMS_DOORBELL_ADDRESS_BYTES = 72 };
+
+/* Where a rank's doorbell is, for ranks on other hosts. */
+struct gms_doorbell_place {
+    char host[GMS_DOORBELL_ADDRESS_BYTES], address[GMS_DOORBELL_ADDRESS_BYTES]; /* address: IPv4 in digits */
+    uint32_t port;                                                              /* 0: not listening to other hosts */
+    uint32_t reserved;
+    uint64_t secret; /* rank 0's counts */
+};
 
 struct gms_doorbell_options {
     const char *run_dir; /* borrowed until gms_doorbell_connect returned */
     uint64_t world;
     uint32_t rank, ranks;
     uint64_t heartbeat_ns;
+    bool other_hosts; /* listen to them too */
     /* Somebody wants round `round`. Called from the loop, never from inside a call of this header. */
     void (*rung)(void *context, uint64_t round);
     /* A peer left a note. Called from the loop. NULL: notes are not expected. */
@@ -46,6 +59,13 @@ struct gms_doorbell_options {
 /* Makes this rank's listening socket. The caller owns *ret_doorbell. Errors: those of gms_channel_listen, NO_MEMORY. */
 gms_status gms_doorbell_open(const struct gms_doorbell_options *options, struct gms_doorbell **ret_doorbell,
                              struct gms_error *ret_error);
+
+/* What the others must know of this rank; host and secret are the caller's to add. */
+void gms_doorbell_look(const struct gms_doorbell *doorbell, struct gms_doorbell_place *ret_place);
+/* Where all ranks are, in order (borrowed until gms_doorbell_connect returned). Not called: all on this host. */
+void gms_doorbell_set_places(struct gms_doorbell *doorbell, const struct gms_doorbell_place *places);
+/* This host's first address that is up and not the loopback's, else the loopback's, in digits. */
+void gms_doorbell_own_address(char ret_address[GMS_DOORBELL_ADDRESS_BYTES]);
 
 /*
  * After every rank opened its own: connects to all lower ranks, waits for all higher ones, both until `deadline_ns`,

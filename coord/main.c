@@ -12,16 +12,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/launcher.h"
 #include "base/log.h"
 #include "base/run_dir.h"
 #include "base/start.h"
 #include "begin.h"
+#include "doorbell.h"
 #include "earlier.h"
 #include "gms-keeper/client.h"
 #include "pools.h"
@@ -178,6 +181,7 @@ static gms_status check_world(struct start *start, struct gms_error *ret_error)
 /* What rank 0 has and every other rank must have too. */
 struct place {
     char host[sizeof((struct gms_daemon_place *)0)->host];
+    char address[GMS_DOORBELL_ADDRESS_BYTES];
     int application;
 };
 
@@ -190,11 +194,6 @@ static gms_status compare_place(struct start *start, const struct place *mine, c
             "rank %u is program %d of an MPMD launch, rank 0 is program %d: give the coordinators an mpirun "
             "or srun of their own",
             start->rank, mine->application, first->application);
-    if (strcmp(mine->host, first->host) != 0)
-        return gms_fail(ret_error, GMS_E_UNSUPPORTED,
-                        "rank %u is on host %s, rank 0 on %s: doorbells between hosts are not built yet, keep one "
-                        "deployment's ranks on one host",
-                        start->rank, mine->host, first->host);
     return GMS_OK;
 }
 
@@ -209,9 +208,11 @@ static gms_status check_place(struct start *start, struct gms_error *ret_error)
         return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for the hosts of %u ranks", ranks);
     if (uname(&name) == 0)
         snprintf(mine.host, sizeof mine.host, "%s", name.nodename);
+    gms_doorbell_own_address(mine.address);
     gms_status status = gms_round_gather(start->round, &mine, sizeof mine, all, ret_error);
     if (status != GMS_OK)
         return status; /* MPI may still write there */
+    all[0].address[sizeof all[0].address - 1] = '\0';
     snprintf(place->host, sizeof place->host, "%s", mine.host);
     for (uint32_t rank = 0; rank < ranks; rank++) {
         all[rank].host[sizeof all[rank].host - 1] = '\0';
@@ -221,7 +222,7 @@ static gms_status check_place(struct start *start, struct gms_error *ret_error)
         place->local_rank += rank < start->rank;
     }
     snprintf(place->master_address, sizeof place->master_address, "%s",
-             place->local_ranks == ranks ? "127.0.0.1" : all[0].host);
+             place->local_ranks == ranks ? "127.0.0.1" : all[0].address);
     status = compare_place(start, &mine, &all[0], ret_error);
     free(all);
     return status;
@@ -321,6 +322,29 @@ static gms_status open_rank(struct start *start, struct gms_error *ret_error)
     return gms_daemon_open(&daemon, &start->daemon, ret_error);
 }
 
+/* Ranks on several hosts find each other's doorbells, and know each other by a secret of this start. */
+static gms_status exchange_doors(struct start *start, struct gms_error *ret_error)
+{
+    struct gms_doorbell_place mine;
+    if (start->place.local_ranks == start->config->ranks)
+        return GMS_OK;
+    gms_daemon_door(start->daemon, &mine);
+    snprintf(mine.host, sizeof mine.host, "%s", start->place.host);
+    if (getrandom(&mine.secret, sizeof mine.secret, 0) != sizeof mine.secret)
+        mine.secret = gms_clock_ns();
+    start->doors = calloc(start->config->ranks, sizeof *start->doors);
+    if (start->doors == NULL) /* the others are in the collective already */
+        return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for the addresses of %u ranks", start->config->ranks);
+    gms_status status = gms_round_gather(start->round, &mine, sizeof mine, start->doors, ret_error);
+    for (uint32_t rank = 0; status == GMS_OK && rank < start->config->ranks; rank++) {
+        start->doors[rank].host[sizeof start->doors[rank].host - 1] = '\0';
+        start->doors[rank].address[sizeof start->doors[rank].address - 1] = '\0';
+    }
+    if (status == GMS_OK)
+        gms_daemon_set_doors(start->daemon, start->doors);
+    return status;
+}
+
 static gms_status connect_rank(struct start *start, struct gms_error *ret_error)
 {
     return gms_daemon_connect(start->daemon, gms_clock_ns() + START_SECONDS * GMS_NS_PER_S / 2, ret_error);
@@ -363,6 +387,8 @@ static gms_status start_together(struct start *start, struct gms_error *ret_erro
     if (status == GMS_OK)
         status = together(start, open_rank, ret_error);
     if (status == GMS_OK)
+        status = exchange_doors(start, ret_error);
+    if (status == GMS_OK)
         status = together(start, connect_rank, ret_error);
     return status;
 }
@@ -375,6 +401,7 @@ static void close_rank(struct start *start)
     gms_keeper_disconnect(&start->keeper);
     free(start->snapshot);
     free(start->inherited);
+    free(start->doors);
 }
 
 static void give_up_on_finalize(int number)
@@ -424,6 +451,7 @@ int main(int argc, char **argv)
         return GMS_EXIT_CONFIG;
     }
     gms_fd_raise_limit();
+    gms_launcher_make_directories();
     setenv("OMPI_MCA_mpi_yield_when_idle", "1",
            0); /* srun and plain slots do not set it; a waiting rank must give way */
 

@@ -219,6 +219,7 @@ char *gms_daemon_status(struct gms_daemon *daemon)
     number(root, "world", view.world);
     number(root, "rank", daemon->rank);
     number(root, "ranks", daemon->ranks);
+    number(root, "local_ranks", daemon->options.place.local_ranks);
     number(root, "epoch", view.epoch);
     number(root, "round", view.next_round);
     text(root, "takeover", takeover_name(view.takeover));

@@ -8,7 +8,7 @@
 # tried anyway when the tools themselves are found (packages may come from elsewhere: modules, Spack, a prefix).
 
 GMS_BUILD_PACKAGES="gcc libc6-dev cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libconfig-dev libevent-dev libjansson-dev libsqlite3-dev libxxhash-dev"
-GMS_TEST_PACKAGES="libcmocka-dev spin clang libclang-rt-dev clang-format cppcheck shellcheck codespell python3 python3-venv python3-pip curl strace procps util-linux faketime slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
+GMS_TEST_PACKAGES="libcmocka-dev spin clang libclang-rt-dev clang-format cppcheck shellcheck codespell python3 python3-venv python3-pip curl strace procps util-linux faketime slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge iproute2"
 
 # Tests that need one of these are skipped without it, and not every distribution has them.
 GMS_OPTIONAL_TEST_PACKAGES="chromium"

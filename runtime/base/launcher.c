@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/launcher.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* The longest match decides, so that a setting inside a launcher's prefix stays a setting. */
 static const struct {
@@ -45,4 +47,16 @@ bool gms_is_launcher_name(const char *name, size_t bytes)
         }
     }
     return launcher;
+}
+
+void gms_launcher_make_directories(void)
+{
+    static const char *const names[] = {"OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_btl_sm_backing_directory"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *path = getenv(names[i]);
+
+        if (path != NULL && path[0] == '/') {
+            (void)mkdir(path, 0700); /* there already, mostly */
+        }
+    }
 }

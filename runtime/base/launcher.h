@@ -11,4 +11,8 @@
  * names. */
 bool gms_is_launcher_name(const char *name, size_t bytes);
 
+/* Makes the directories that a launcher on another host named for Open MPI's shared files (0700) where this host lacks
+ * them: gms-up makes them on its own host only. Before MPI_Init. What fails is MPI's to tell. */
+void gms_launcher_make_directories(void);
+
 #endif

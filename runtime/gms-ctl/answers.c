@@ -130,8 +130,11 @@ int gms_answers_reach(const struct gms_answers *answers, enum gms_goal goal, cha
                        answers->items[i].error.text);
         }
     }
-    if (first == NULL || number(first, "ranks") != (int64_t)answers->count) {
-        return say(text, "%zu of %" PRId64 " coordinator ranks answer", answers->count, number(first, "ranks"));
+    /* Of several hosts, those of this one: what they say is agreed by all. */
+    const int64_t wanted =
+        first != NULL && number(first, "local_ranks") > 0 ? number(first, "local_ranks") : number(first, "ranks");
+    if (first == NULL || wanted != (int64_t)answers->count) {
+        return say(text, "%zu of %" PRId64 " coordinator ranks answer", answers->count, wanted);
     }
     for (size_t i = 1; i < answers->count; i++) {
         if (number(answers->items[i].document, "world") != number(first, "world")) {

@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/launcher.h"
 #include "base/log.h"
 #include "base/run_dir.h"
 #include "base/units.h"
@@ -93,6 +94,7 @@ static gms_status set_variables(struct program *program, struct gms_error *ret_e
     size_t skipped = 0;
     gms_status status;
 
+    gms_launcher_make_directories();
     status = gms_environment_apply(program->link.environment, program->link.environment_bytes, &skipped, ret_error);
     if (status != GMS_OK) {
         return status;

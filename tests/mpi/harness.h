@@ -84,6 +84,8 @@ int cluster_coordinator(const struct cluster *cluster, uint32_t rank);
 int cluster_log_count(const struct cluster *cluster, const char *text);
 /* Starts a program, its output to `log`; it ends with this process. Both are the caller's to wait for and close. */
 pid_t start_program(char *const words[], const char *log, int *ret_pidfd);
+/* Starts a program with its output appended to `log`; the caller owns *ret_pidfd and waits for it. */
+pid_t start_program(char *const words[], const char *log, int *ret_pidfd);
 /* Runs a program until its end (killed at 20 s); its output goes to `log`. Returns its exit code. */
 int run_program(char *const words[], const char *log);
 /* Only the keeper and the directory with its deployment file: the coordinators are the test's business. */

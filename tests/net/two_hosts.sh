@@ -1,0 +1,145 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# One deployment on two hosts made of namespaces (network, host name, mounts): coordinators and engines by mpirun over TCP,
+# a keeper and a run directory of its own on each host. A rank on the second host dies: the shadow takes over on both. The
+# link is cut: both sides leave within a bound and nobody is promoted on either. It is healed: the group is whole again.
+#
+#   sh tests/net/two_hosts.sh BIN_DIR [RANKS]        4 without a number; half of them on each host
+set -eu
+here=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
+# shellcheck source=examples/packages.sh
+. "$here/examples/packages.sh"
+# shellcheck source=tests/system/upkeep_support.sh
+. "$here/tests/system/upkeep_support.sh"
+ranks=${2:-4}
+half=$((ranks / 2))
+for tool in ip nsenter unshare mount; do
+    command -v "$tool" >/dev/null || {
+        echo "two_hosts: skipped, there is no $tool" >&2
+        exit 77
+    }
+done
+unshare --net --uts --mount true 2>/dev/null || {
+    echo "two_hosts: skipped, no namespaces can be made here" >&2
+    exit 77
+}
+UPKEEP_SECONDS=${UPKEEP_SECONDS:-140}
+upkeep_open twohosts "${1:?usage: two_hosts.sh BIN_DIR [RANKS]}"
+mkdir "$work/run"
+keepers=
+hosts=
+
+on() { # host command...
+    host=$1
+    shift
+    eval "pid=\$host_$host"
+    # shellcheck disable=SC2154 # eval
+    nsenter -t "$pid" --net --uts --mount -- "$@"
+}
+
+finish() {
+    code=$?
+    if [ -n "$up" ]; then
+        kill -TERM "$up" 2>/dev/null || true
+        wait "$up" || true
+        up=
+    fi
+    if [ "$code" != 0 ] && [ "$code" != 77 ]; then
+        tail -n 80 "$up_log" >&2
+    fi
+    for one in $keepers $hosts; do
+        kill -KILL "$one" 2>/dev/null || true
+    done
+    (exit "$code")
+    upkeep_finish
+}
+trap finish EXIT
+
+# ---- two hosts ---------------------------------------------------------------------------------------------------------
+# A holder each, whose namespaces they are; its tmpfs is the host's run directory.
+for number in 1 2; do
+    # shellcheck disable=SC2016 # the holder expands it
+    unshare --net --uts --mount sh -c 'hostname "h$1" && mount -t tmpfs -o mode=0755 tmpfs "$2" && mkfifo "$2/hold" &&
+        echo ready >"$2.$1" && exec cat "$2/hold"' sh "$number" "$work/run" &
+    eval "host_$number=$!"
+    hosts="$hosts $!"
+    until [ -s "$work/run.$number" ]; do in_time "host $number"; done
+done
+# shellcheck disable=SC2154 # eval
+ip link add gmsve1 netns "$host_1" type veth peer name gmsve2 netns "$host_2"
+for number in 1 2; do
+    on "$number" ip addr add "10.77.0.$number/24" dev "gmsve$number"
+    on "$number" ip link set "gmsve$number" up
+    on "$number" ip link set lo up
+done
+printf '10.77.0.1 slots=%s\n10.77.0.2 slots=%s\n' "$half" "$half" >"$work/hosts"
+cat >"$work/rsh" <<EOF
+#!/bin/sh
+case \$1 in 10.77.0.1) pid=$host_1 ;; 10.77.0.2) pid=$host_2 ;; *) exit 1 ;; esac
+shift
+exec nsenter -t "\$pid" --net --uts --mount -- sh -c "\$*"
+EOF
+chmod +x "$work/rsh"
+
+mpi="\"mpirun\", \"--mca\", \"plm_rsh_agent\", \"$work/rsh\", \"--hostfile\", \"$work/hosts\", \"--map-by\", \"slot\",
+    \"--mca\", \"btl\", \"tcp,self,vader\", \"--mca\", \"btl_tcp_if_include\", \"10.77.0.0/24\",
+    \"--mca\", \"oob_tcp_if_include\", \"10.77.0.0/24\""
+cat >"$work/my.cfg" <<EOF
+deployment = "two-hosts";
+run_dir = "$run/r";
+ranks = $ranks;
+memory : { capacity = "64MiB"; };
+timeouts : { heartbeat = "500ms"; round = "2s"; };
+engine : { command = ( "minillm", "--heads", "16", "--kv-heads", "16", "--listen", "unix:$work/e\${engine}", "--log-dir", "$work" ); };
+launch : { coordinators = ( $mpi ); engines = ( $mpi, "-n", "\${world_size}" ); stop_signal = "USR1"; };
+standby : { count = 1; };
+complete = true;
+EOF
+gms-coord --config "$work/my.cfg" --check
+
+ctl() { # host...
+    host=$1
+    shift
+    on "$host" gms-ctl --run-dir "$run/r" "$@"
+}
+
+whole() { # both hosts say that one serves and one is parked
+    for number in 1 2; do ctl "$number" --timeout 90s wait standby; done
+}
+
+echo "== $ranks ranks on two hosts"
+for number in 1 2; do
+    on "$number" gms-keeper --run-dir "$run/r" >>"$work/keeper.$number.out" 2>&1 &
+    keepers="$keepers $!"
+done
+on 1 gms-up --config "$work/my.cfg" --no-keeper >>"$up_log" 2>&1 &
+up=$!
+whole
+ctl 2 status | sed -n 2,8p
+
+echo "== a rank on the second host dies: the shadow takes over on both"
+before=$(ctl 1 --rank 0 status --json | sed -n 's/.*"serving_engine":\([-0-9]*\).*/\1/p')
+victim=$(ctl 2 --rank "$half" status --json | tr '{' '\n' | sed -n 's/.*"role":"serving".*"pid":\([0-9]*\),.*/\1/p')
+kill -KILL "$victim"
+for number in 1 2; do
+    until [ "$(ctl "$number" status --json | sed -n 's/.*"serving_engine":\([0-9]\).*/\1/p' | sort -u)" != "$before" ]; do
+        in_time "a successor on host $number"
+    done
+done
+whole
+
+echo "== the link is cut: both sides leave, nobody is promoted"
+promotions=$(grep -c "is promoted under" "$up_log" || true)
+on 2 ip link set gmsve2 down
+begin=$(date +%s)
+for number in 1 2; do
+    until ! ctl "$number" --timeout 200ms wait up >/dev/null 2>&1; do in_time "the end of the coordinators on host $number"; done
+done
+echo "   both sides had left after $(($(date +%s) - begin)) s: $(grep -h -o "coordinator rank [0-9]* was silent.*" "$up_log" | head -n 1)"
+[ "$(grep -c "is promoted under" "$up_log" || true)" = "$promotions" ] || fail "somebody was promoted while the link was cut"
+[ $(($(date +%s) - begin)) -le 15 ] || fail "it took them too long"
+
+echo "== it is healed: the group is whole again"
+on 2 ip link set gmsve2 up
+whole
+echo "two_hosts: all of it"
