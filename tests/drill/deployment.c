@@ -102,6 +102,7 @@ static gms_status write_config(struct drill_deployment *deployment, const char *
     if (status == GMS_OK &&
         (ranks == NULL || kv == NULL || config_setting_set_int(ranks, (int)plan->ranks) != CONFIG_TRUE ||
          !set_text(root, "run_dir", deployment->run_dir) || !set_text(root, "deployment", name) ||
+         (plan->detect_hangs && !set_text(group_named(root, DRILL_HANG_GROUP), DRILL_HANG_NAME, DRILL_HANG_TIME)) ||
          (plan->verify != DRILL_VERIFY_AS_CONFIGURED && !set_text(kv, "verify", drill_verify_name(plan->verify))) ||
          !move_complete_to_end(root) || config_write_file(&config, deployment->config) != CONFIG_TRUE))
         status = gms_fail(ret_error, GMS_E_CONFIG, "%s cannot be written from %s", deployment->config,

@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 
-enum { TURN_MS = 200 };
+enum { TURN_MS = 200, QUIET_S = 10, QUIET_LOOK_MS = 20 };
 
 void drill_follow_pump(const struct drill_deployment *deployment, struct drill_streams *streams,
                        struct drill_observation *seen)
@@ -77,4 +77,29 @@ void drill_follow_check(const struct drill_deployment *deployment, const struct 
         drill_result_fail(result,
                           "after failover %u: no client spoke to incarnation %llu, so its readiness is not proven",
                           number, (unsigned long long)incarnation);
+}
+
+void drill_follow_quiet(struct drill_deployment *deployment, struct drill_result *result)
+{
+    const uint64_t deadline_ns = gms_clock_ns() + QUIET_S * GMS_NS_PER_S;
+    struct gms_error error;
+    do {
+        if (drill_deployment_agree(deployment, &error) != GMS_OK)
+            return; /* gather says why */
+        result->quarantine_known = true;
+        result->suspects_pending = result->suspects_given_up = result->left_in_quarantine = 0;
+        for (uint32_t rank = 0; rank < deployment->ranks; rank++) {
+            const struct drill_status *status = &deployment->status[rank];
+            uint32_t slots = 0;
+            for (uint32_t i = 0; i < status->pool_count; i++)
+                slots += status->pools[i].quarantined;
+            if (status->pending > result->suspects_pending)
+                result->suspects_pending = status->pending;
+            if (status->given_up > result->suspects_given_up)
+                result->suspects_given_up = status->given_up;
+            if (slots > result->left_in_quarantine)
+                result->left_in_quarantine = slots;
+        }
+        poll(NULL, 0, QUIET_LOOK_MS);
+    } while (result->suspects_pending > 0 && gms_clock_ns() < deadline_ns);
 }

@@ -22,4 +22,8 @@ bool drill_follow_resumed(const struct drill_streams *streams, uint64_t from_inc
 void drill_follow_check(const struct drill_deployment *deployment, const struct drill_streams *streams, uint32_t number,
                         uint64_t incarnation, struct drill_result *result);
 
+/* What the dead might still write comes back when they are known to be quiet: that takes milliseconds, not for ever.
+ * Waits ten seconds at most and notes in *result what is left. */
+void drill_follow_quiet(struct drill_deployment *deployment, struct drill_result *result);
+
 #endif

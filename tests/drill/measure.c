@@ -140,6 +140,7 @@ static void measure_status(const struct drill_evidence *evidence, const struct d
         outcome->adoptable_here = told->adoptable_here;
         outcome->quarantined = told->quarantined;
         outcome->damaged = told->damaged;
+        outcome->reclaimed = told->reclaimed;
         bool back_known = true;
         if (told->reclaimed > 0)
             widen(&failover->back, told->reclaim_ns, failover->fault_ns, &back_known);

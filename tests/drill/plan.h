@@ -27,6 +27,12 @@ enum {
     DRILL_PROBE_TOKENS = 8, /* length of the new request that is timed through a failover */
 };
 
+/* What makes coordinators notice an engine that has work and makes no progress; and how soon, in a drill. */
+#define DRILL_HANG_GROUP   "detection"
+#define DRILL_HANG_NAME    "progress_timeout"
+#define DRILL_HANG_SETTING DRILL_HANG_GROUP "." DRILL_HANG_NAME
+#define DRILL_HANG_TIME    "1s"
+
 enum drill_when { DRILL_WHEN_ANY, DRILL_WHEN_PREFILL, DRILL_WHEN_DECODE, DRILL_WHEN_SEAL, DRILL_WHEN_COUNT };
 enum drill_verify { DRILL_VERIFY_AS_CONFIGURED, DRILL_VERIFY_FULL, DRILL_VERIFY_NONE, DRILL_VERIFY_COUNT };
 enum drill_sabotage {
@@ -55,6 +61,7 @@ struct drill_plan {
     char junit[DRILL_PATH_BYTES], html[DRILL_PATH_BYTES]; /* the same */
     const char *command[DRILL_COMMAND_WORDS + 1]; /* engine command of the command line, borrowed; [0] NULL: none */
     bool keep, dry_run, verbose;
+    bool detect_hangs;       /* the deployment file sets DRILL_HANG_SETTING to DRILL_HANG_TIME */
     bool under_gms_up;       /* keeper and coordinators are gms-up's business */
     uint64_t run_disk_bytes; /* the run directory is a file system of its own of that size; 0: it is not. Takes a mount
                                 namespace of the drill's own */

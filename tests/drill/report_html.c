@@ -324,7 +324,8 @@ static void rank_table(FILE *page, const struct drill_failover *failover, uint32
     fputs("<h3>Blocks and processes, rank by rank</h3><div style=\"overflow-x:auto\"><table "
           "class=\"narrow\"><thead><tr><th>rank</th>"
           "<th class=\"words\">old process</th><th>ended after ms</th><th>fence after ms</th><th>finished (sealed)</th>"
-          "<th>could be kept</th><th>kept (adopted)</th><th>in quarantine</th><th>damaged</th></tr></thead><tbody>",
+          "<th>could be kept</th><th>kept (adopted)</th><th>in quarantine</th><th>came back "
+          "(reclaimed)</th><th>damaged</th></tr></thead><tbody>",
           page);
     for (uint32_t i = 0; i < ranks && i < DRILL_MAX_RANKS; i++) {
         const struct drill_rank_outcome *rank = &failover->ranks[i];
@@ -332,8 +333,8 @@ static void rank_table(FILE *page, const struct drill_failover *failover, uint32
                 rank->killed ? "struck" : "fenced");
         cell_ms(page, rank->ended, rank->ended_ns);
         cell_ms(page, true, rank->step_ns[DRILL_STEP_FENCE]);
-        fprintf(page, "<td>%u</td><td>%u</td><td>%u</td><td>%u</td><td>%u</td></tr>", rank->sealed_here,
-                rank->adoptable_here, failover->adopted, rank->quarantined, rank->damaged);
+        fprintf(page, "<td>%u</td><td>%u</td><td>%u</td><td>%u</td><td>%u</td><td>%u</td></tr>", rank->sealed_here,
+                rank->adoptable_here, failover->adopted, rank->quarantined, rank->reclaimed, rank->damaged);
     }
     fputs("</tbody></table></div>", page);
     for (uint32_t i = 0; i < failover->tag_count; i++) {
@@ -475,7 +476,7 @@ static void bottom(FILE *page, const struct drill_campaign *campaign)
         "with what it has</dd>"
         "<dt>block</dt><dd>a piece of the cache of a prompt's computation. <i>Sealed</i>: finished and unchangeable. "
         "<i>Adopted</i>: taken over by the next engine, so that it need not be computed again. <i>Quarantine</i>: "
-        "somebody was writing there when he died; not used</dd>"
+        "somebody was writing there when it died; not used until it is known to be quiet (<i>reclaimed</i>)</dd>"
         "<dt>fence</dt><dd>making sure that no process of the old engine can do anything any more, before the next one "
         "may write</dd>"
         "<dt>checked</dt><dd>",

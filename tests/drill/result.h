@@ -38,7 +38,7 @@ struct drill_rank_outcome {
     int64_t ended_ns;    /* after the fault, by its pidfd: an upper bound, the drill has other things to do too */
     int64_t last_log_ns; /* after the fault: its last own line; INT64_MIN: none */
     char last_event[16];
-    uint32_t sealed_here, adoptable_here, quarantined, damaged; /* status of that rank's coordinator */
+    uint32_t sealed_here, adoptable_here, quarantined, reclaimed, damaged; /* status of that rank's coordinator */
     /* All after the fault; INT64_MIN: not known. */
     int64_t step_ns[DRILL_STEP_COUNT];                     /* by that rank's coordinator */
     int64_t promoted_ns, adopted_ns, woken_ns, serving_ns; /* by the log of the successor's rank */

@@ -472,6 +472,8 @@ void drill_round_run(struct drill_scene *scene, const struct drill_fault *fault,
         ret_result->could_not_run = true;
         drill_result_fail(ret_result, "interrupted");
     } else if (!ret_result->unsupported) {
+        if (good)
+            drill_follow_quiet(&scene->deployment, ret_result);
         gather(&round);
         drill_verdict(ret_result);
     }

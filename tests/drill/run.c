@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "run.h"
 
-#include <poll.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -279,33 +278,6 @@ static bool fail_over(struct run *run, uint32_t index)
     return true;
 }
 
-/* What the dead might still write comes back when they are known to be quiet: that takes milliseconds, not for ever. */
-static void await_quarantine(struct run *run)
-{
-    struct drill_result *result = run->result;
-    const uint64_t deadline_ns = gms_clock_ns() + 10 * GMS_NS_PER_S;
-    struct gms_error error;
-    do {
-        if (drill_deployment_agree(&run->deployment, &error) != GMS_OK)
-            return; /* gather says why */
-        result->quarantine_known = true;
-        result->suspects_pending = result->suspects_given_up = result->left_in_quarantine = 0;
-        for (uint32_t rank = 0; rank < run->deployment.ranks; rank++) {
-            const struct drill_status *status = &run->deployment.status[rank];
-            uint32_t slots = 0;
-            for (uint32_t i = 0; i < status->pool_count; i++)
-                slots += status->pools[i].quarantined;
-            if (status->pending > result->suspects_pending)
-                result->suspects_pending = status->pending;
-            if (status->given_up > result->suspects_given_up)
-                result->suspects_given_up = status->given_up;
-            if (slots > result->left_in_quarantine)
-                result->left_in_quarantine = slots;
-        }
-        poll(NULL, 0, 20);
-    } while (result->suspects_pending > 0 && gms_clock_ns() < deadline_ns);
-}
-
 static void run_faults(struct run *run)
 {
     const struct drill_plan *plan = run->plan;
@@ -336,7 +308,7 @@ static void run_faults(struct run *run)
         }
     }
     say(run, "all streams have ended");
-    await_quarantine(run);
+    drill_follow_quiet(&run->deployment, run->result);
 }
 
 /* ----------------------------------------------------------------------------------------------- evidence ----- */

@@ -15,8 +15,6 @@
 #include "parts.h"
 #include "streams.h"
 
-#define DRILL_HANG_SETTING "timeouts.progress"
-
 enum { MAX_VICTIMS = 2 * DRILL_MAX_RANKS + 4, ARM_TIMEOUT_MS = 5000, CHILD_TIMEOUT_MS = 5000, ANSWER_BYTES = 4096 };
 
 struct victims {
