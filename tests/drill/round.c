@@ -211,7 +211,7 @@ static bool take_over(struct round *round, const struct drill_strike *strikes, s
     if (round->fault->shadows > 1) {
         lost = first_shadow(round);
         seen->lost_incarnation = round->deployment->engines[lost].incarnation;
-        round->load.streams.killed_incarnation = seen->lost_incarnation;
+        round->load.streams.lost_incarnation = seen->lost_incarnation;
         round->excused |= 1u << lost;
     }
     seen->status_may_forget = strikes_at(strikes, count, DRILL_TARGET_COORDINATOR) ||

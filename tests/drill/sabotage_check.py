@@ -40,7 +40,7 @@ def main():
     for text in wrong:
         print("sabotage_check: " + text, file=sys.stderr)
     print(f"{len(rounds) - skipped} of {len(rounds)} sabotaged rows failed as they must, {skipped} skipped")
-    sys.exit(1 if wrong or skipped > 6 else 0)
+    sys.exit(1 if wrong or skipped > 4 else 0)
 
 
 main()

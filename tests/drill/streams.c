@@ -224,7 +224,8 @@ __attribute__((format(printf, 2, 3))) static void fail_stream(struct drill_strea
 static void connection_ended(const struct drill_streams *streams, struct drill_stream *stream, const char *why)
 {
     uint64_t incarnation = stream->greeting.incarnation;
-    if (stream->state == DRILL_STREAM_RUNNING && incarnation != streams->killed_incarnation) {
+    if (stream->state == DRILL_STREAM_RUNNING && incarnation != streams->killed_incarnation &&
+        incarnation != streams->lost_incarnation) {
         fail_stream(stream, "the connection to incarnation %llu ended though nobody had killed it (%s)",
                     (unsigned long long)incarnation, why);
         return;

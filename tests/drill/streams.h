@@ -85,6 +85,7 @@ struct drill_streams {
     int inotify; /* owned */
     struct drill_serving serving;
     uint64_t killed_incarnation; /* its connections may end; others may not */
+    uint64_t lost_incarnation;   /* but for those of a successor that is to die as well; 0: none */
     size_t count, capacity;
     struct drill_stream *items;
 };
