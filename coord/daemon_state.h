@@ -73,6 +73,7 @@ struct gms_daemon {
         enum gms_fact fact;
     } held_ends[GMS_MAX_ENGINES]; /* of engine ranks that were told to end */
     struct gms_ports ports;
+    uint32_t last_ports[GMS_MAX_ENGINES];     /* of their last starts; 0: none in this world */
     struct event *standby_deadline;           /* of engines that wait for a shadow before they count as parked */
     uint64_t waiting_parked[GMS_MAX_ENGINES]; /* their incarnations; 0: none */
     struct {
@@ -117,6 +118,9 @@ void gms_daemon_sweep(struct gms_daemon *daemon);
  * doorbell's callback. compare: after a round, if ranks of a joining engine have different environments (a collective).
  * text: what to add to a refused join, "" for nothing. */
 void gms_daemon_give_environment(struct gms_daemon *daemon, struct gms_client *client, uint32_t request_id);
+/* The same to gms-ctl: what a rank of `engine` gets, with the port of its last start. */
+void gms_daemon_show_environment(struct gms_daemon *daemon, struct gms_client *client, uint32_t request_id,
+                                 uint32_t engine);
 void gms_daemon_noted(void *context, uint32_t from, uint64_t key, uint32_t value);
 void gms_daemon_compare_environments(struct gms_daemon *daemon);
 const char *gms_daemon_environment_text(const struct gms_daemon *daemon, const struct gms_outcome *outcome);

@@ -52,11 +52,11 @@ static char *render(const struct gms_daemon *daemon, uint32_t engine, uint32_t p
     return NULL;
 }
 
-static void send_environment(struct gms_daemon *daemon, struct gms_client *client, uint32_t port)
+static void send_environment(struct gms_daemon *daemon, struct gms_client *client, uint32_t engine, uint32_t port)
 {
     struct gms_error error;
     size_t bytes = 0;
-    char *variables = render(daemon, client->engine_id, port, &bytes, &error);
+    char *variables = render(daemon, engine, port, &bytes, &error);
     uint32_t request = client->environment_request;
     client->environment_request = 0;
     if (variables == NULL) {
@@ -83,10 +83,18 @@ void gms_daemon_give_environment(struct gms_daemon *daemon, struct gms_client *c
         gms_log(GMS_LOG_ERROR, "%s", error.text);
         gms_sessions_answer(client, request_id, error.status, error.text);
     } else if (port != 0) {
-        send_environment(daemon, client, port);
+        daemon->last_ports[client->engine_id] = port;
+        send_environment(daemon, client, client->engine_id, port);
     } else {
         (void)gms_doorbell_note(daemon->doorbell, 0, key, 0); /* lost: gms-exec asks again when nothing comes */
     }
+}
+
+void gms_daemon_show_environment(struct gms_daemon *daemon, struct gms_client *client, uint32_t request_id,
+                                 uint32_t engine)
+{
+    client->environment_request = request_id;
+    send_environment(daemon, client, engine, daemon->last_ports[engine]);
 }
 
 void gms_daemon_noted(void *context, uint32_t from, uint64_t key, uint32_t value)
@@ -103,8 +111,10 @@ void gms_daemon_noted(void *context, uint32_t from, uint64_t key, uint32_t value
         gms_ports_learn(&daemon->ports, key, value);
         for (struct gms_client *client = gms_sessions_next(daemon->sessions, NULL); client != NULL;
              client = gms_sessions_next(daemon->sessions, client))
-            if (client->environment_request != 0 && start_key(client) == key)
-                send_environment(daemon, client, value);
+            if (client->environment_request != 0 && start_key(client) == key) {
+                daemon->last_ports[client->engine_id] = value;
+                send_environment(daemon, client, client->engine_id, value);
+            }
     }
 }
 

@@ -330,6 +330,13 @@ static void control_said(struct gms_daemon *daemon, struct gms_client *client, c
         reply.status_reply.json = (struct gms_bytes){json, (uint32_t)strlen(json)};
         gms_sessions_send(client, &reply);
         free(json);
+    } else if (message->type == GMS_MESSAGE_ENVIRONMENT) {
+        if (message->plain.incarnation >= GMS_MAX_ENGINES) {
+            refuse(client, message->request_id, GMS_E_INVALID, "engine %llu: from 0 to %d",
+                   (unsigned long long)message->plain.incarnation, GMS_MAX_ENGINES - 1);
+            return;
+        }
+        gms_daemon_show_environment(daemon, client, message->request_id, (uint32_t)message->plain.incarnation);
     } else if (message->type == GMS_MESSAGE_WATCH) {
         if (daemon->rank != 0) {
             refuse(client, message->request_id, GMS_E_INVALID, "rank 0 alone knows where an engine serves; watch it");

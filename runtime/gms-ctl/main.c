@@ -41,6 +41,11 @@ static const char doc[] =
     "  wait serving      and an engine serves on all ranks\n"
     "  wait standby      and a shadow is parked on all ranks\n"
     "  takeover ENGINE   condemn ENGINE; a parked shadow takes over\n"
+    "  drain ENGINE      the same, only if a shadow is parked, and waits until it\n"
+    "                    serves; nothing to do if ENGINE does not serve\n"
+    "  env ENGINE        the agreed variables of ENGINE on each rank here, unusual\n"
+    "                    bytes as \\xNN\n"
+    "  log ENGINE        what ENGINE said last, if gms-up started it\n"
     "  down              planned stop of the coordinators; engines keep serving,\n"
     "                    and the next start goes on with them\n"
     "\n"
@@ -415,6 +420,88 @@ static gms_status open_any(const struct options *options, const uint32_t *ranks,
     return status;
 }
 
+/* One rank's list, a line each. */
+static void write_variables(uint32_t rank, const struct gms_bytes *variables)
+{
+    const char *bytes = variables->data;
+
+    printf("# rank %u\n", rank);
+    for (size_t i = 0; i < variables->length; i++) {
+        unsigned char byte = (unsigned char)bytes[i];
+
+        if (byte == '\0') {
+            putchar('\n');
+        } else if (byte < 0x20 || byte == 0x7f || byte == '\\') {
+            printf("\\x%02x", byte);
+        } else {
+            putchar(byte);
+        }
+    }
+}
+
+static int env_command(const struct options *options, uint32_t engine)
+{
+    struct gms_error error;
+    uint32_t *ranks;
+    size_t count;
+    int exit_code = 0;
+    gms_status status = pick_ranks(options, &ranks, &count, &error);
+
+    if (status != GMS_OK) {
+        return complain(status, &error);
+    }
+    for (size_t i = 0; i < count; i++) {
+        struct gms_message request = {.type = GMS_MESSAGE_ENVIRONMENT, .plain.incarnation = engine}, reply;
+        struct gms_control control;
+
+        status = gms_control_open(options->run_dir, ranks[i], timeout_or(options, 5), &control, &error);
+        if (status == GMS_OK) {
+            status = gms_control_ask(&control, &request, GMS_MESSAGE_ENVIRONMENT_REPLY, timeout_or(options, 5), &reply,
+                                     &error);
+            if (status == GMS_OK) {
+                write_variables(ranks[i], &reply.environment_reply.variables);
+            }
+            gms_control_close(&control);
+        }
+        if (status != GMS_OK) {
+            exit_code = complain(status, &error);
+        }
+    }
+    free(ranks);
+    return exit_code;
+}
+
+static int log_command(const struct options *options, uint32_t engine)
+{
+    enum { TAIL_BYTES = 64 * 1024 };
+    static char tail[TAIL_BYTES];
+    char path[GMS_RUN_PATH_BYTES], name[32];
+    struct gms_error error;
+    ssize_t length;
+    off_t end;
+    int fd;
+    gms_status status;
+
+    snprintf(name, sizeof name, "engine.%u.log", engine);
+    status = gms_run_dir_path(options->run_dir, name, -1, path, &error);
+    if (status != GMS_OK) {
+        return complain(status, &error);
+    }
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) {
+        gms_log(GMS_LOG_ERROR, "%s: %s; engines that gms-up did not start have their output elsewhere", path,
+                strerror(errno));
+        return EXIT_REFUSED;
+    }
+    end = lseek(fd, 0, SEEK_END);
+    length = pread(fd, tail, sizeof tail, end > TAIL_BYTES ? end - TAIL_BYTES : 0);
+    gms_fd_close(&fd);
+    if (length > 0) {
+        fwrite(tail, 1, (size_t)length, stdout);
+    }
+    return 0;
+}
+
 static int takeover_command(const struct options *options, uint32_t engine)
 {
     struct gms_message request = {.type = GMS_MESSAGE_TAKEOVER}, reply;
@@ -444,6 +531,69 @@ static int takeover_command(const struct options *options, uint32_t engine)
     }
     printf("engine %u is told to end; see: gms-ctl status\n", engine);
     return 0;
+}
+
+/* Who serves on all ranks here, and is a shadow parked? */
+static gms_status look_at_group(const struct options *options, int64_t *ret_serving, bool *ret_shadow,
+                                struct gms_error *ret_error)
+{
+    struct gms_answers answers;
+    char missing[GMS_MISSING_BYTES];
+    gms_status status = gms_answers_collect(options->run_dir, -1, 5 * GMS_NS_PER_S, &answers, ret_error);
+
+    if (status != GMS_OK) {
+        return status;
+    }
+    *ret_serving = -1;
+    *ret_shadow = gms_answers_reach(&answers, GMS_GOAL_STANDBY, missing) != 0;
+    if (gms_answers_reach(&answers, GMS_GOAL_SERVING, missing) != 0) {
+        *ret_serving = (int64_t)json_integer_value(json_object_get(answers.items[0].document, "serving_engine"));
+    } else {
+        gms_fail(ret_error, GMS_E_NOT_FOUND, "%s", missing);
+    }
+    gms_answers_free(&answers);
+    return GMS_OK;
+}
+
+static int drain_command(const struct options *options, uint32_t engine)
+{
+    uint64_t deadline_ns = gms_clock_ns() + timeout_or(options, 30), say_ns = gms_clock_ns() + GMS_NS_PER_S;
+    struct gms_error error = {.status = GMS_OK};
+    int64_t serving = -1;
+    bool shadow = false;
+    int exit_code;
+    gms_status status = look_at_group(options, &serving, &shadow, &error);
+
+    if (status != GMS_OK) {
+        return complain(status, &error);
+    }
+    if (serving != (int64_t)engine) {
+        printf("engine %u does not serve\n", engine);
+        return 0;
+    }
+    if (!shadow) {
+        gms_log(GMS_LOG_ERROR,
+                "no shadow is parked: nobody would serve after engine %u; gms-ctl takeover ends it anyway", engine);
+        return EXIT_REFUSED;
+    }
+    exit_code = takeover_command(options, engine);
+    while (exit_code == 0) {
+        status = look_at_group(options, &serving, &shadow, &error);
+        if (status == GMS_OK && serving >= 0 && serving != (int64_t)engine) {
+            printf("engine %" PRId64 " serves\n", serving);
+            return 0;
+        }
+        if (gms_clock_ns() >= deadline_ns) {
+            gms_log(GMS_LOG_ERROR, "no other engine serves yet: %s", error.text);
+            return EXIT_REFUSED;
+        }
+        if (gms_clock_ns() >= say_ns) {
+            fprintf(stderr, "gms-ctl: waiting for the successor of engine %u\n", engine);
+            say_ns += GMS_NS_PER_S;
+        }
+        poll(NULL, 0, 50);
+    }
+    return exit_code;
 }
 
 /* Holds a connection to every rank here, tells one, and waits until all connections have ended. */
@@ -532,7 +682,13 @@ static int usage_error(const char *text)
 int main(int argc, char **argv)
 {
     static const struct argp parser = {
-        option_table, parse_option, "status | serving | wait GOAL | takeover ENGINE | down", doc, NULL, NULL, NULL};
+        option_table,
+        parse_option,
+        "status | serving | wait GOAL | takeover ENGINE | drain ENGINE | env ENGINE | log ENGINE | down",
+        doc,
+        NULL,
+        NULL,
+        NULL};
     struct options options = {.rank = -1, .log_destination = "stderr", .log_level = GMS_LOG_NOTICE};
     struct gms_error error;
     enum gms_goal goal;
@@ -545,7 +701,7 @@ int main(int argc, char **argv)
         options.run_dir = getenv("GMS_RUN_DIR");
     }
     if (options.word_count == 0) {
-        return usage_error("no command: one of status, serving, wait GOAL, takeover ENGINE, down");
+        return usage_error("no command: one of status, serving, wait GOAL, takeover, drain, env or log ENGINE, down");
     }
     if (options.run_dir == NULL || *options.run_dir == '\0') {
         return usage_error("no run directory: give --run-dir DIR or set GMS_RUN_DIR");
@@ -565,8 +721,21 @@ int main(int argc, char **argv)
         }
         return wait_command(&options, goal);
     }
+    static const struct {
+        const char *word;
+        int (*run)(const struct options *options, uint32_t engine);
+    } about_engines[] = {{"drain", drain_command}, {"env", env_command}, {"log", log_command}};
+    for (size_t i = 0; i < sizeof about_engines / sizeof about_engines[0]; i++) {
+        if (strcmp(options.words[0], about_engines[i].word) != 0) {
+            continue;
+        }
+        if (options.word_count != 2 || !parse_number(options.words[1], GMS_MAX_ENGINES - 1, &engine)) {
+            return usage_error("drain, env and log ENGINE: which engine, a number from 0 to 7");
+        }
+        return about_engines[i].run(&options, engine);
+    }
     if (options.word_count != 1) {
-        return usage_error("only takeover and wait take an argument");
+        return usage_error("only takeover, drain, env, log and wait take an argument");
     }
     if (strcmp(options.words[0], "status") == 0) {
         return status_command(&options);
@@ -577,5 +746,5 @@ int main(int argc, char **argv)
     if (strcmp(options.words[0], "down") == 0) {
         return down_command(&options);
     }
-    return usage_error("unknown command: one of status, serving, wait GOAL, takeover ENGINE, down");
+    return usage_error("unknown command: one of status, serving, wait GOAL, takeover, drain, env or log ENGINE, down");
 }

@@ -42,7 +42,7 @@ struct gms_bytes {
  * client -> coordinator
  *   HELLO        role, pid (own namespace's), engine_id, rank, launch, program version; fds: own pidfd. An engine rank
  *                that had joined before its coordinator ended names its incarnation and the secret it got with it
- *   ENVIRONMENT  (gms-exec) -> ENVIRONMENT_REPLY
+ *   ENVIRONMENT  (gms-exec; gms-ctl with an engine id as incarnation) -> ENVIRONMENT_REPLY
  *   CONTAINER    (gms-exec) the cohort's container: kind; fds: pidfd of its guardian, of the engine rank, of gms-exec
  *                itself (may be missing), and for CGROUP the control group's directory
  *                -> REPLY; the engine rank runs only after it. How to end and how to know, by kind:

@@ -40,6 +40,17 @@ for round in 1 2 3; do
     gms-ctl wait standby >/dev/null
 done
 
+echo "== an operator asks: env, log, drain"
+gms-ctl env "$(serving)" >"$work/env.out"
+[ "$(grep -c "^RANK=[01]$" "$work/env.out")" = 2 ] || fail "env does not tell both ranks"
+[ "$(grep "^MASTER_PORT=" "$work/env.out" | sort -u | grep -c "=2[0-9]*")" = 1 ] || fail "env tells no port, or two"
+gms-ctl log "$(serving)" | grep -q "serving unix:" || fail "log does not tell what the engine said"
+before=$(serving)
+gms-ctl drain "$before" >"$work/drain.out"
+[ "$(serving)" != "$before" ] || fail "engine $before serves after its drain"
+gms-ctl drain "$before" | grep -q "does not serve" || fail "drained twice"
+gms-ctl wait standby >/dev/null
+
 echo "== gms-up is killed: engines run on, and the next one goes on with them"
 engines=$(in_role serving)$(in_role parked)
 kill -KILL "$up"
