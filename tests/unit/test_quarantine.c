@@ -107,6 +107,10 @@ static void test_earlier_suspects_stay(void **state)
     assert_int_equal(by[1], 1);
     assert_true(gms_quarantine_holds_back(&quarantine, &x, &only_b, 1));
     assert_false(gms_quarantine_holds_back(&quarantine, &x, &only_b, 2));
+    gms_quarantine_suspect(&quarantine, 2, 1u << 0); /* of two now: one that is quiet is not enough */
+    assert_true(gms_quarantine_holds_back(&quarantine, &x, &only_b, 2));
+    gms_quarantine_clear(&quarantine, 1u << 0);
+    gms_quarantine_suspect(&quarantine, 1, 1u << 0);
     assert_true(gms_quarantine_holds_back(&quarantine, &x, &both, 0)); /* not in quarantine */
     assert_true(gms_quarantine_holds_back(&quarantine, &x, &both, SLOTS));
     assert_true(gms_quarantine_return(&quarantine, &x, 2, &suspects));
