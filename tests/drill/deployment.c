@@ -575,7 +575,7 @@ size_t drill_deployment_stop(struct drill_deployment *deployment)
             if (strcmp(deployment->processes.items[i].name, "keeper") == 0)
                 drill_process_end(&deployment->processes.items[i], 0);
         killed = drill_processes_end(&deployment->processes, 3000);
-        if (deployment->plan->run_disk_bytes > 0)
+        if (deployment->plan != NULL && deployment->plan->run_disk_bytes > 0)
             umount2(deployment->run_dir, MNT_DETACH);
     }
     for (size_t i = 0; i < DRILL_COMMAND_WORDS && deployment->engine_words[i] != NULL; i++) {
