@@ -48,6 +48,12 @@ static void look_at(struct gms_daemon *daemon, uint32_t engine, const struct gms
         return; /* it has nothing that anybody could see moving, and nothing that it could write */
     gms_directory_activity(directory, &look.activity);
     gms_fence_look(daemon->fence, slot->incarnation, &pid, NULL);
+    if (pid > 0 && gms_threads_doomed(pid)) {
+        gms_log(GMS_LOG_ERROR, "engine %u incarnation %llu (pid %d) was killed and does not end: it counts as gone",
+                engine, (unsigned long long)slot->incarnation, (int)pid);
+        gms_daemon_push_fact(daemon, engine, slot->incarnation, GMS_FACT_GONE);
+        return;
+    }
     bool stopped = pid > 0 && gms_threads_stopped(pid);
     look.has_work = slot->role == GMS_ROLE_PROMOTED || stopped;
     if (!gms_progress_look(&daemon->progress, engine, &look, now_ns, &still_ns) || !on_time)

@@ -282,6 +282,26 @@ bool gms_threads_stopped(pid_t pid)
     return all && stopped > 0;
 }
 
+bool gms_threads_doomed(pid_t pid)
+{
+    enum { SIGKILL_BIT = 1 << (9 - 1) };
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *directory = opendir(path);
+    bool doomed = false;
+    for (struct dirent *entry; !doomed && directory != NULL && (entry = readdir(directory)) != NULL;) {
+        unsigned long long pending = 0;
+        if (!isdigit((unsigned char)entry->d_name[0]))
+            continue;
+        snprintf(path, sizeof path, "%.20s/status", entry->d_name);
+        const char *line = read_small(dirfd(directory), path, text, sizeof text) ? strstr(text, "\nSigPnd:") : NULL;
+        doomed = line != NULL && sscanf(line, "\nSigPnd: %llx", &pending) == 1 && (pending & SIGKILL_BIT) != 0;
+    }
+    if (directory != NULL)
+        closedir(directory);
+    return doomed;
+}
+
 pid_t gms_parent_of(pid_t pid)
 {
     char path[64], text[1024];

@@ -47,6 +47,10 @@ void gms_threads_describe(pid_t pid, char *ret_text, size_t bytes);
 /* Is every thread of `pid` stopped by a signal or a tracer? That is alive, and does nothing. */
 bool gms_threads_stopped(pid_t pid);
 
+/* Has a thread of `pid` a SIGKILL that it does not follow? It is in the kernel and will not leave it alive; its
+ * descriptors stay open meanwhile, so nobody hears of its end. */
+bool gms_threads_doomed(pid_t pid);
+
 /* Parent of `pid`, as this PID namespace counts; -1: gone or cannot be told. */
 pid_t gms_parent_of(pid_t pid);
 

@@ -40,7 +40,8 @@ const char *program(const char *name, char path[512])
     const char *directory = getenv("GMS_BIN");
     if (directory == NULL)
         fail_msg("GMS_BIN is not set: run this through ctest");
-    snprintf(path, 512, "%s/%s", directory, name);
+    const char *other = strcmp(name, "gms-coord") == 0 ? getenv("GMS_TEST_COORD") : NULL; /* one that is broken */
+    snprintf(path, 512, "%s/%s", other != NULL ? other : directory, name);
     return path;
 }
 
