@@ -30,7 +30,9 @@ GMS_CONFIG=$work/my.cfg GMS_BIN_DIR=$bin GMS_RUN_BASE=$work
 # What must come through as it is: --export=NAME=VALUE would end at the first comma (V43).
 # shellcheck disable=SC2016 # the value is to hold a $
 GMS_VALUE=$(printf 'a,b,,c "d" $HOME \\ =\n\303\274 ')x
-export GMS_CONFIG GMS_BIN_DIR GMS_RUN_BASE GMS_VALUE
+GMS_EMPTY=
+GMS_LARGE=$(head -c 24576 /dev/urandom | base64 -w 0) # 32 KiB
+export GMS_CONFIG GMS_BIN_DIR GMS_RUN_BASE GMS_VALUE GMS_EMPTY GMS_LARGE
 
 submit() { # log option...
     log=$1
@@ -73,6 +75,9 @@ for pid in $pids; do
     tr '\0' '\001' <"/proc/$pid/environ" | tr '\n\001' '\002\n' >"$work/environ.$rank"
     printf '%s' "GMS_VALUE=$GMS_VALUE" | tr '\n' '\002' >"$work/wanted"
     grep -qxF -f "$work/wanted" "$work/environ.$rank" || fail "rank $rank: $(grep GMS_VALUE "$work/environ.$rank" || echo no GMS_VALUE)"
+    grep -qxF "GMS_EMPTY=" "$work/environ.$rank" || fail "rank $rank has no empty GMS_EMPTY"
+    printf '%s\n' "GMS_LARGE=$GMS_LARGE" >"$work/wanted"
+    grep -qxF -f "$work/wanted" "$work/environ.$rank" || fail "rank $rank has another GMS_LARGE"
     grep -qxF "FROM_FILE=a,b \"c\" \$ $rank=" "$work/environ.$rank" || fail "rank $rank: $(grep FROM_FILE "$work/environ.$rank")"
     grep -qxF "MINILLM_EMPTY=" "$work/environ.$rank" || fail "rank $rank has no MINILLM_EMPTY"
     grep -qxF "SLURM_PROCID=$rank" "$work/environ.$rank" || fail "rank $rank is not told its place by its own step"
