@@ -71,6 +71,21 @@ static bool nobody_is_left(void *context)
     return empty;
 }
 
+static bool one_is_parked(void *context)
+{
+    json_t *status = cluster_status(&cluster, 0), *engine;
+    size_t index;
+    bool parked = false;
+    (void)context;
+    json_array_foreach(json_object_get(status, "engines"), index, engine)
+    {
+        const char *role = json_string_value(json_object_get(engine, "role"));
+        parked = parked || (role != NULL && strcmp(role, "parked") == 0);
+    }
+    json_decref(status);
+    return parked;
+}
+
 static void test_lock(void **state)
 {
     struct engine first, second, third;
@@ -120,6 +135,7 @@ static void test_lock(void **state)
     stranger = strangers_lock();
     assert_true(stranger >= 0);
     engine_start(&third, &cluster, 0, "third", serve, 0);
+    assert_true(eventually(one_is_parked, NULL, HARNESS_DEADLINE_MS)); /* else the lock is given back in between */
     engine_kill(&second, 0);
     assert_true(engine_wait_end(&third, HARNESS_DEADLINE_MS));
     for (uint32_t rank = 0; rank < RANKS; rank++)
