@@ -37,6 +37,14 @@ on() { # host command...
     nsenter -t "$pid" --net --uts --mount -- "$@"
 }
 
+in_background() { # host log command...: $last is the command itself, not a shell around it
+    eval "pid=\$host_$1"
+    log=$2
+    shift 2
+    (exec nsenter -t "$pid" --net --uts --mount -- "$@" >>"$log" 2>&1) &
+    last=$!
+}
+
 finish() {
     code=$?
     if [ -n "$up" ]; then
@@ -109,11 +117,11 @@ whole() { # both hosts say that one serves and one is parked
 
 echo "== $ranks ranks on two hosts"
 for number in 1 2; do
-    on "$number" gms-keeper --run-dir "$run/r" >>"$work/keeper.$number.out" 2>&1 &
-    keepers="$keepers $!"
+    in_background "$number" "$work/keeper.$number.out" gms-keeper --run-dir "$run/r"
+    keepers="$keepers $last"
 done
-on 1 gms-up --config "$work/my.cfg" --no-keeper >>"$up_log" 2>&1 &
-up=$!
+in_background 1 "$up_log" gms-up --config "$work/my.cfg" --no-keeper
+up=$last
 whole
 ctl 2 status | sed -n 2,8p
 
@@ -142,4 +150,12 @@ echo "   both sides had left after $(($(date +%s) - begin)) s: $(grep -h -o "coo
 echo "== it is healed: the group is whole again"
 on 2 ip link set gmsve2 up
 whole
+
+echo "== a planned stop: nothing is left"
+kill -TERM "$up"
+wait "$up" || fail "gms-up ended with $? at a planned stop"
+up=
+until ! pgrep -f -- "(gms-coord|gms-exec|minillm|mpirun|orted) .*$work/" >/dev/null; do
+    in_time "the end of $(pgrep -af -- "(gms-coord|gms-exec|minillm|mpirun|orted) .*$work/" | head -n 2)"
+done
 echo "two_hosts: all of it"
