@@ -47,7 +47,7 @@ static struct drill_result *result_of(const struct world *world, size_t streams,
         failover->steps[step] = (struct drill_span){true, (step + 1) * MS, (step + 1) * MS};
     for (size_t i = 0; i < streams; i++) {
         struct drill_stream_result *stream = &result->streams[result->stream_count++];
-        snprintf(stream->id, sizeof stream->id, "s%zu", i);
+        snprintf(stream->id, sizeof stream->id, "s%u", (unsigned)i & 0xffff);
         stream->done = stream->equal = true;
         stream->tokens = 4;
         stream->failover_gap_ns = (int64_t)(i + 1) * 10 * MS;
