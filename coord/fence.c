@@ -19,7 +19,9 @@
 #include "loan.h"
 #include "maps.h"
 
-enum { FIRST_PAUSE_US = 100, LONGEST_PAUSE_US = 50000 };
+/* Most cohorts are retired within milliseconds, large ones on a GPU within tens: until then the looks stay close. */
+enum { FIRST_PAUSE_US = 100, EARLY_PAUSE_US = 500, LONGEST_PAUSE_US = 50000 };
+static const uint64_t early_ns = 50 * GMS_NS_PER_MS;
 /* How long the memory of ended processes may take to come back before anybody else is suspected. */
 static const uint64_t loan_patience_ns = 2 * GMS_NS_PER_MS;
 
@@ -367,9 +369,10 @@ static void check(struct cohort *cohort)
     if (first_gap(cohort, &waits) != GAP_NONE) {
         struct timeval pause = {.tv_usec = (suseconds_t)cohort->pause_us};
         event_add(cohort->timer, &pause);
+        const uint32_t longest_us = gms_clock_ns() < cohort->started_ns + early_ns ? EARLY_PAUSE_US : LONGEST_PAUSE_US;
         cohort->pause_us += cohort->pause_us / 2;
-        if (cohort->pause_us > LONGEST_PAUSE_US)
-            cohort->pause_us = LONGEST_PAUSE_US;
+        if (cohort->pause_us > longest_us)
+            cohort->pause_us = longest_us;
         report(cohort, gms_clock_ns());
         return;
     }
