@@ -182,6 +182,21 @@ static void write_unproven(FILE *stream, const struct gms_rank_status *rank, con
     }
 }
 
+/* Who keeps an engine from being retired on this rank, and so everybody from being promoted. */
+static void write_undead(FILE *stream, const struct gms_rank_status *rank, const struct style *style)
+{
+    const json_t *engine;
+    size_t i;
+
+    json_array_foreach(json_object_get(rank->document, "engines"), i, engine)
+    {
+        if (json_string_length(json_object_get(engine, "waits_for")) > 0) {
+            fprintf(stream, "%s!%s rank %u: engine %s is not retired: waits for %s\n", style->bad, style->off,
+                    rank->rank, digits_of(engine, "engine"), text_of(engine, "waits_for"));
+        }
+    }
+}
+
 static void write_warnings(FILE *stream, const struct gms_rank_status *ranks, size_t count, const struct style *style)
 {
     static const struct {
@@ -215,6 +230,9 @@ static void write_warnings(FILE *stream, const struct gms_rank_status *ranks, si
     } else if (engines_in_role(first, "parked") == 0) {
         fprintf(stream, "%s!%s no shadow is parked: the next fault ends service until an engine is started\n",
                 style->bad, style->off);
+    }
+    for (size_t i = 0; i < count; i++) {
+        write_undead(stream, &ranks[i], style);
     }
     for (size_t i = 0; i < count; i++) {
         if (json_is_false(json_object_get(ranks[i].document, "keeper"))) {

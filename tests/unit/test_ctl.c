@@ -202,7 +202,8 @@ static const char serving_status[] =
     "\"endpoint\":\"unix:/run/\\u001b[31me1\",\"pid\":100,\"descriptors\":23,\"capacity_bytes\":268435456,"
     "\"used_bytes\":1048576,\"engines\":[{\"engine\":1,\"incarnation\":12,\"role\":\"serving\",\"launch\":\"L\","
     "\"pid\":4711,\"containment\":\"subreaper\",\"progress\":1234},{\"engine\":2,\"incarnation\":13,\"role\":"
-    "\"parked\",\"launch\":\"M\",\"pid\":4712,\"containment\":\"subreaper\",\"progress\":0}],"
+    "\"parked\",\"launch\":\"M\",\"pid\":4712,\"containment\":\"subreaper\",\"progress\":0,"
+    "\"waits_for\":\"pid 4713 (python3), thread 4714 in state D\"}],"
     "\"pools\":[{\"name\":\"kv\",\"kind\":\"kv\",\"index\":1,\"state\":\"ready\",\"bytes\":4096,"
     "\"slots\":{\"idle\":1,\"leased\":0,\"sealed\":3,\"released\":0,\"quarantined\":2,\"retired\":0}}],"
     "\"takeovers\":[{\"epoch\":2,\"from_engine\":0,\"from_incarnation\":1,\"to_engine\":1,\"to_incarnation\":12,"
@@ -239,6 +240,7 @@ static void the_table_says_first_who_serves_and_what_is_wrong(void **state)
     assert_has(bench, bench->out_path, "rank 0: 2 slots in quarantine");
     assert_has(bench, bench->out_path,
                "engine 0 incarnation 1 is not known to be quiet yet: its process 4711 has not ended");
+    assert_has(bench, bench->out_path, "engine 2 is not retired: waits for pid 4713 (python3), thread 4714 in state D");
     assert_null(strstr(file_text(bench, bench->out_path), "incarnation 9 is"));
     assert_has(bench, bench->out_path, "2           9 reclaimed                    7        7       1  procmap");
     assert_has(bench, bench->out_path, "1.0 MiB/256.0 MiB");

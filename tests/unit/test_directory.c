@@ -352,6 +352,25 @@ static void test_seal_needs_every_lease(void **state)
     assert_false(gms_directory_read(f->all, 0, 1, &record)); /* whole or not at all */
 }
 
+/* One part of a block was given back, leased anew and sealed as another block: the first is a miss from then on. */
+static void test_part_of_another_generation_is_a_miss(void **state)
+{
+    struct fixture *f = *state;
+    struct gms_record record;
+    uint64_t a = lease(&f->a, 1), b = lease(&f->b, 2);
+    struct gms_block block = block_at(0, 1, a);
+    block.part_count = 2;
+    block.parts[1] = (struct gms_part){.pool = 1, .slot = 2, .generation = b};
+    assert_int_equal(GMS_OK, gms_directory_seal(f->all, &block, 0));
+    assert_true(gms_directory_read(f->all, 0, 1, &record));
+    assert_int_equal(GMS_OK, gms_directory_release(&f->b, 2, b));
+    assert_false(gms_directory_read(f->all, 0, 1, &record));
+    assert_int_equal(GMS_OK, gms_directory_fence_passed(&f->b, 2, b));
+    lease_and_seal(f, 1, 2);
+    assert_true(gms_directory_read(f->all, 1, 2, &record));
+    assert_false(gms_directory_read(f->all, 0, 1, &record)); /* SEALED again, at another generation */
+}
+
 static void test_failed_seal_leaves_the_record_alone(void **state)
 {
     struct fixture *f = *state;
@@ -503,6 +522,7 @@ int main(void)
         T(test_words_that_are_no_state_are_left_alone),
         T(test_read_gives_what_was_sealed),
         T(test_seal_needs_every_lease),
+        T(test_part_of_another_generation_is_a_miss),
         T(test_failed_seal_leaves_the_record_alone),
         T(test_every_flipped_record_byte_is_a_miss),
         T(test_record_fits_one_place_and_one_identity),
