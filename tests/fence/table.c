@@ -4,7 +4,7 @@
  * gms-exec and libgms. For every case: when the successor was admitted and when the pages in quarantine were granted,
  * relative to the last write by the old cohort.
  *
- *   gms-fence-table [--containment KIND] [--ranks N] [--patience MS] [VICTIM] [BEHAVIOUR]
+ *   gms-fence-table [--containment KIND] [--ranks N] [--patience MS] [--slack FACTOR] [VICTIM] [BEHAVIOUR]
  *
  * Names or their beginnings choose cases. Patience: how long an admission or a grant is waited for.
  *
@@ -68,8 +68,9 @@ static struct {
     const char *containment, *victim, *behaviour, *self;
     uint32_t ranks;
     int patience_ms;
+    double slack; /* the limits' factor for builds that are slow by themselves */
     bool failed;
-} plan = {.ranks = 1, .patience_ms = 20000};
+} plan = {.ranks = 1, .patience_ms = 20000, .slack = 1};
 static struct cluster cluster;
 static struct outcome outcomes[CASES];
 static char why_no_mount[128];
@@ -447,6 +448,7 @@ static void print_table(void)
     double admitted[CASES], granted_after[CASES];
     size_t count = 0, wrong = 0, skipped = 0, played = 0;
     double pace_us = median(paces_us, pace_count), slack = pace_us > USUAL_PACE_US ? pace_us / USUAL_PACE_US : 1;
+    slack *= plan.slack;
     printf("\n%-9s %-20s %-14s %12s %12s %12s\n", "killed", "the writer", "container", "last write", "admitted",
            "granted");
     printf("%-9s %-20s %-14s %12s %12s %12s\n", "", "", "", "after kill", "after it", "after it, ms");
@@ -549,6 +551,8 @@ int main(int argc, char **argv)
             plan.ranks = (uint32_t)atoi(argv[++i]);
         else if (strcmp(argv[i], "--patience") == 0 && i + 1 < argc)
             plan.patience_ms = atoi(argv[++i]);
+        else if (strcmp(argv[i], "--slack") == 0 && i + 1 < argc)
+            plan.slack = atof(argv[++i]);
         else if (plan.victim == NULL &&
                  (is_wanted(argv[i], "leader") || is_wanted(argv[i], "child") || is_wanted(argv[i], "launcher")))
             plan.victim = argv[i];

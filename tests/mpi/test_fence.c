@@ -562,7 +562,7 @@ static void test_foreign_namespace(void **state)
     gms_fence_start(fixture->fence, ENGINE, INCARNATION);
     turn_for(fixture, 5000);
     assert_int_equal(fixture->retired, 1);
-    assert_true(gms_pidfd_ended(pidfd));
+    assert_true(gms_threads_exiting(pid));
     assert_int_equal(waitpid(pid, NULL, 0), pid);
     gms_fd_close(&pidfd);
     gms_fd_close(&guardian);
