@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/cgroup.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -69,6 +70,31 @@ static gms_status own_path(char *ret_path, struct gms_error *ret_error)
                             own);
 }
 
+/* Groups are named after the process that made them. Where that is gone, and whoever else would have removed its group
+ * was killed as well, an empty one is left: away with it. One with somebody in it stays. */
+static void sweep(const char *parent, const char *name)
+{
+    size_t prefix = strcspn(name, "0123456789");
+    DIR *directory = opendir(parent);
+
+    for (struct dirent *entry; directory != NULL && (entry = readdir(directory)) != NULL;) {
+        char maker[64];
+        const char *digits = entry->d_name + prefix;
+
+        if (strncmp(entry->d_name, name, prefix) != 0 || digits[0] == '\0' ||
+            digits[strspn(digits, "0123456789")] != '\0') {
+            continue;
+        }
+        snprintf(maker, sizeof maker, "/proc/%.20s", digits);
+        if (access(maker, F_OK) != 0 && errno == ENOENT) {
+            (void)unlinkat(dirfd(directory), entry->d_name, AT_REMOVEDIR);
+        }
+    }
+    if (directory != NULL) {
+        closedir(directory);
+    }
+}
+
 gms_status gms_cgroup_make(const char *name, int *ret_fd, char *ret_path, struct gms_error *ret_error)
 {
     char parent[GMS_CGROUP_PATH_BYTES];
@@ -80,6 +106,7 @@ gms_status gms_cgroup_make(const char *name, int *ret_fd, char *ret_path, struct
     if (snprintf(ret_path, GMS_CGROUP_PATH_BYTES, "%s/%s", parent, name) >= GMS_CGROUP_PATH_BYTES) {
         return gms_fail(ret_error, GMS_E_UNSUPPORTED, "the control group %s has too long a path", parent);
     }
+    sweep(parent, name);
     if (mkdir(ret_path, 0755) != 0 && errno != EEXIST) {
         return gms_fail(ret_error, GMS_E_UNSUPPORTED, "no control group can be made below %s: %s", parent,
                         strerror(errno));

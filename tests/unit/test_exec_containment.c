@@ -188,6 +188,34 @@ static void control_groups_are_removed(void **state)
     }
 }
 
+/* One that everybody left behind goes when the next one is made; one with somebody in it does not. */
+static void empty_groups_of_the_dead_are_swept(void **state)
+{
+    char path[GMS_CGROUP_PATH_BYTES], dead_path[GMS_CGROUP_PATH_BYTES], name[32];
+    struct gms_error error;
+    int mine = -1, dead = -1;
+    pid_t pid = fork();
+
+    (void)state;
+    if (pid == 0) {
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    if (kind_count == EVERYWHERE) {
+        skip();
+    }
+    snprintf(name, sizeof name, "gms-swept-%d", (int)pid);
+    assert_ok(gms_cgroup_make(name, &dead, dead_path, &error));
+    assert_int_equal(access(dead_path, F_OK), 0);
+    snprintf(name, sizeof name, "gms-swept-%d", (int)getpid());
+    assert_ok(gms_cgroup_make(name, &mine, path, &error));
+    assert_int_not_equal(access(dead_path, F_OK), 0);
+    assert_int_equal(access(path, F_OK), 0);
+    assert_true(gms_cgroup_remove(path));
+    gms_fd_close(&mine);
+    gms_fd_close(&dead);
+}
+
 /* Without --containment the deployment's word counts. */
 static void the_deployment_chooses(void **state)
 {
@@ -309,6 +337,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(killing_the_guardian_ends_all, bench_setup, bench_teardown),
         cmocka_unit_test_setup_teardown(a_control_group_holds_orphans_of_both, bench_setup, bench_teardown),
         cmocka_unit_test_setup_teardown(control_groups_are_removed, bench_setup, bench_teardown),
+        cmocka_unit_test(empty_groups_of_the_dead_are_swept),
         cmocka_unit_test_setup_teardown(the_deployment_chooses, bench_setup, bench_teardown),
         cmocka_unit_test_setup_teardown(a_planned_end_takes_the_rest_along, bench_setup, bench_teardown),
         cmocka_unit_test_setup_teardown(term_ends_all, bench_setup, bench_teardown),
@@ -316,11 +345,13 @@ int main(void)
         cmocka_unit_test_setup_teardown(children_from_before_are_spared, bench_setup, bench_teardown),
     };
 
-    char path[GMS_CGROUP_PATH_BYTES];
+    char path[GMS_CGROUP_PATH_BYTES], name[32];
     struct gms_error error;
     int cgroup = -1;
 
-    if (gms_cgroup_make("gms-test", &cgroup, path, &error) == GMS_OK) {
+    snprintf(name, sizeof name, "gms-test-%d", (int)getpid());
+
+    if (gms_cgroup_make(name, &cgroup, path, &error) == GMS_OK) {
         kind_count++;
         gms_cgroup_remove(path);
     } else {
