@@ -117,12 +117,8 @@ gms_status gms_earlier_engines(struct gms_keeper_client *keeper, struct gms_erro
 
 gms_status gms_earlier_give_up(struct gms_keeper_client *keeper, const char *run_dir, struct gms_error *ret_error)
 {
-    static const char *const prefixes[] = {"directory/", "pool/",     "manifest/", "quarantine/",
-                                           "session/",   "guardian/", "cohort/",   "prepared/"};
     char path[GMS_RUN_PATH_BYTES];
-    gms_status status = GMS_OK;
-    for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0] && status == GMS_OK; i++)
-        status = for_each(keeper, prefixes[i], drop_own, ret_error);
+    gms_status status = for_each(keeper, "", drop_own, ret_error); /* whatever kinds there are, and will be */
     if (status == GMS_OK && keeper->rank == 0)
         status = gms_run_dir_path(run_dir, "serving", -1, path, ret_error);
     if (status == GMS_OK && keeper->rank == 0 && unlink(path) != 0 && errno != ENOENT)
