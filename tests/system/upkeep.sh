@@ -58,7 +58,10 @@ wait "$up" || true
 up=
 start_up
 until_log "engines that an earlier gms-up started run; going on with them"
-kill -KILL "$(pid_of "$(in_role parked | tr -d ' ')")"
+shadow=$(in_role parked | tr -d ' ')
+killed=$(pid_of "$shadow")
+kill -KILL "$killed"
+until [ "$(pid_of "$shadow")" != "$killed" ]; do in_time "the end of engine $shadow"; done # else it still counts
 gms-ctl wait standby >/dev/null
 echo "   $engines before, $(in_role serving)$(in_role parked)now"
 
