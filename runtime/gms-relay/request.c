@@ -125,13 +125,23 @@ static void broken(struct relay_request *request, const struct relay_event *even
     fail(request, event, actions, HTTP_BAD_GATEWAY, 0, "the engine does not keep to its protocol: %s", event->text);
 }
 
+/* False: the whole request took too long, and has failed. */
+static bool is_in_time(struct relay_request *request, const struct relay_event *event, struct relay_actions *actions)
+{
+    const uint64_t total_ns = request->limits->total_ns;
+    if (event->now_ns - request->arrived_ns < total_ns)
+        return true;
+    fail(request, event, actions, HTTP_GATEWAY_TIMEOUT, 0, "not finished within %llu ms",
+         (unsigned long long)(total_ns / 1000000));
+    return false;
+}
+
 static void tick_waiting(struct relay_request *request, const struct relay_event *event, struct relay_actions *actions)
 {
     const struct relay_limits *limits = request->limits;
-    if (event->now_ns - request->arrived_ns >= limits->total_ns)
-        fail(request, event, actions, HTTP_GATEWAY_TIMEOUT, 0, "not finished within %llu ms",
-             (unsigned long long)(limits->total_ns / 1000000));
-    else if (event->now_ns - request->waiting_since_ns >= limits->wait_ns)
+    if (!is_in_time(request, event, actions))
+        return;
+    if (event->now_ns - request->waiting_since_ns >= limits->wait_ns)
         fail(request, event, actions, HTTP_UNAVAILABLE, RETRY_AFTER_S, "no engine served this within %llu ms",
              (unsigned long long)(limits->wait_ns / 1000000));
 }
@@ -139,10 +149,9 @@ static void tick_waiting(struct relay_request *request, const struct relay_event
 static void tick_running(struct relay_request *request, const struct relay_event *event, struct relay_actions *actions)
 {
     const struct relay_limits *limits = request->limits;
-    if (event->now_ns - request->arrived_ns >= limits->total_ns)
-        fail(request, event, actions, HTTP_GATEWAY_TIMEOUT, 0, "not finished within %llu ms",
-             (unsigned long long)(limits->total_ns / 1000000));
-    else if (event->now_ns - request->since_ns >= limits->silence_ns)
+    if (!is_in_time(request, event, actions))
+        return;
+    if (event->now_ns - request->since_ns >= limits->silence_ns)
         fail(request, event, actions, HTTP_GATEWAY_TIMEOUT, RETRY_AFTER_S, "the engine said nothing for %llu ms",
              (unsigned long long)(limits->silence_ns / 1000000));
 }

@@ -12,6 +12,7 @@
 #include "base/units.h"
 #include "vmm/cuda_api.h"
 #include "vmm/cuda_book.h"
+#include "vmm/handle.h"
 
 /* What every device so far maps by. It is needed before the driver is started, and checked when it is. */
 enum { GRANULARITY_BYTES = 2 * 1024 * 1024, LABEL_BYTES = 250 };
@@ -777,19 +778,6 @@ static gms_status cuda_create(const char *label, uint64_t bytes, struct gms_vmm_
     return GMS_OK;
 }
 
-static gms_status cuda_export_fd(const struct gms_vmm_handle *handle, int *ret_fd, struct gms_error *ret_error)
-{
-    if (handle->fd < 0) {
-        return gms_fail(ret_error, GMS_E_INVALID, "export of an empty handle");
-    }
-    const int fd = fcntl(handle->fd, F_DUPFD_CLOEXEC, 0);
-    if (fd < 0) {
-        return gms_fd_fail("export of memory", ret_error);
-    }
-    *ret_fd = fd;
-    return GMS_OK;
-}
-
 static gms_status cuda_import_fd(int fd, uint64_t bytes, struct gms_vmm_handle *ret_handle, struct gms_error *ret_error)
 {
     const gms_status status = check_size("import", bytes, ret_error);
@@ -808,12 +796,6 @@ static gms_status cuda_import_fd(int fd, uint64_t bytes, struct gms_vmm_handle *
 static gms_status cuda_freeze(const struct gms_vmm_handle *handle, struct gms_error *ret_error)
 {
     return handle->fd >= 0 ? GMS_OK : gms_fail(ret_error, GMS_E_INVALID, "freeze of an empty handle");
-}
-
-static void cuda_release(struct gms_vmm_handle *handle)
-{
-    gms_fd_close(&handle->fd);
-    handle->bytes = 0;
 }
 
 /* ----------------------------------------------------------------------------------------------- contents ------ */
@@ -935,7 +917,7 @@ static const struct gms_vmm table = {
     .reserve = cuda_reserve,
     .unreserve = cuda_unreserve,
     .create = cuda_create,
-    .export_fd = cuda_export_fd,
+    .export_fd = gms_vmm_handle_export,
     .import_fd = cuda_import_fd,
     .map = cuda_map,
     .map_scratch = cuda_map_scratch,
@@ -945,7 +927,7 @@ static const struct gms_vmm table = {
     .sync = cuda_sync,
     .read = cuda_read,
     .write = cuda_write,
-    .release = cuda_release,
+    .release = gms_vmm_handle_release,
 };
 
 const struct gms_vmm *gms_vmm_cuda(void)

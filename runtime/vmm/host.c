@@ -17,6 +17,7 @@
 #include "base/fd.h"
 #include "base/units.h"
 #include "vmm/available.h"
+#include "vmm/handle.h"
 
 enum { NAME_BYTES = 250, SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 
@@ -196,19 +197,6 @@ static gms_status host_create(const char *label, uint64_t bytes, struct gms_vmm_
     return GMS_OK;
 }
 
-static gms_status host_export_fd(const struct gms_vmm_handle *handle, int *ret_fd, struct gms_error *ret_error)
-{
-    if (handle->fd < 0) {
-        return gms_fail(ret_error, GMS_E_INVALID, "export of an empty handle");
-    }
-    const int fd = fcntl(handle->fd, F_DUPFD_CLOEXEC, 0);
-    if (fd < 0) {
-        return gms_fd_fail("export of memory", ret_error);
-    }
-    *ret_fd = fd;
-    return GMS_OK;
-}
-
 static gms_status host_import_fd(int fd, uint64_t bytes, struct gms_vmm_handle *ret_handle, struct gms_error *ret_error)
 {
     struct stat info;
@@ -319,12 +307,6 @@ static gms_status host_copy(void *to, const void *from, uint64_t bytes, struct g
     return GMS_OK;
 }
 
-static void host_release(struct gms_vmm_handle *handle)
-{
-    gms_fd_close(&handle->fd);
-    handle->bytes = 0;
-}
-
 static struct gms_vmm host = {
     .name = "host",
     .granularity_bytes = 4096,
@@ -335,7 +317,7 @@ static struct gms_vmm host = {
     .reserve = host_reserve,
     .unreserve = host_unreserve,
     .create = host_create,
-    .export_fd = host_export_fd,
+    .export_fd = gms_vmm_handle_export,
     .import_fd = host_import_fd,
     .map = host_map,
     .map_scratch = host_map_scratch,
@@ -345,7 +327,7 @@ static struct gms_vmm host = {
     .sync = host_sync,
     .read = host_copy,
     .write = host_copy,
-    .release = host_release,
+    .release = gms_vmm_handle_release,
 };
 
 static void learn_page_size(void)

@@ -57,27 +57,18 @@ static pid_t start_sleeper(void)
 
 static gms_status body(struct engine_rank *rank, struct gms_error *error)
 {
-    gms_session *session = NULL;
-    gms_pool *kv = NULL;
-    struct gms_membership membership;
+    struct rank_life life;
     struct gms_promotion promotion;
-    struct gms_adoption adoption;
     pthread_t thread;
-    gms_status status = rank_open(rank, &session, error);
-    if (status == GMS_OK)
-        status = rank_join(session, rank, &membership, error);
-    if (status == GMS_OK)
-        status = rank_attach_kv(session, HARNESS_SLOTS, &kv, error);
-    if (status == GMS_OK)
-        status = gms_park(session, error);
+    gms_status status = rank_park_without_weights(rank, &life, error);
     if (status != GMS_OK)
         return status;
     rank_at(rank, AT_HERE);
     do
-        status = gms_wait_promotion(session, 2 * HARNESS_DEADLINE_MS, &promotion, error);
+        status = gms_wait_promotion(life.session, 2 * HARNESS_DEADLINE_MS, &promotion, error);
     while (status == GMS_E_DISCONNECTED); /* the coordinators are started again meanwhile */
     if (status == GMS_OK)
-        status = rank_serve(session, "here", &adoption, error);
+        status = rank_serve(life.session, "here", &life.adoption, error);
     if (status != GMS_OK)
         return status;
     rank_at(rank, AT_SERVES);

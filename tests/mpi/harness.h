@@ -167,6 +167,7 @@ struct rank_life {
 
 /* Up to being parked: session, join, weights, HARNESS_SLOTS of KV. */
 gms_status rank_park(struct engine_rank *rank, struct rank_life *life, struct gms_error *error);
+gms_status rank_park_without_weights(struct engine_rank *rank, struct rank_life *life, struct gms_error *error);
 /* From there to serving, however long the promotion takes; `endpoint` is rank 0's word. */
 gms_status rank_take_over(struct engine_rank *rank, struct rank_life *life, const char *endpoint,
                           struct gms_error *error);

@@ -266,19 +266,29 @@ gms_status rank_seal(gms_session *session, gms_pool *pool, uint32_t slot, struct
 
 /* ----------------------------------------------------------------------------------------------- whole lives --- */
 
-gms_status rank_park(struct engine_rank *rank, struct rank_life *life, struct gms_error *error)
+static gms_status park(struct engine_rank *rank, struct rank_life *life, bool weights, struct gms_error *error)
 {
     memset(life, 0, sizeof *life);
     gms_status status = rank_open(rank, &life->session, error);
     if (status == GMS_OK)
         status = rank_join(life->session, rank, &life->membership, error);
-    if (status == GMS_OK)
+    if (status == GMS_OK && weights)
         status = rank_attach_weights(life->session, &life->weights, error);
     if (status == GMS_OK)
         status = rank_attach_kv(life->session, HARNESS_SLOTS, &life->kv, error);
     if (status == GMS_OK)
         status = gms_park(life->session, error);
     return status;
+}
+
+gms_status rank_park(struct engine_rank *rank, struct rank_life *life, struct gms_error *error)
+{
+    return park(rank, life, true, error);
+}
+
+gms_status rank_park_without_weights(struct engine_rank *rank, struct rank_life *life, struct gms_error *error)
+{
+    return park(rank, life, false, error);
 }
 
 gms_status rank_take_over(struct engine_rank *rank, struct rank_life *life, const char *endpoint,

@@ -99,40 +99,31 @@ static gms_status act(struct engine_rank *rank, gms_session *session, struct gms
 
 static gms_status body(struct engine_rank *rank, struct gms_error *error)
 {
-    gms_session *session = NULL;
-    gms_pool *kv = NULL;
-    struct gms_membership membership;
+    struct rank_life life;
     struct gms_promotion promotion;
-    struct gms_adoption adoption = {0};
     pthread_t thread;
-    gms_status status = rank_open(rank, &session, error);
-    if (status == GMS_OK)
-        status = rank_join(session, rank, &membership, error);
-    if (status == GMS_OK)
-        status = rank_attach_kv(session, HARNESS_SLOTS, &kv, error);
-    if (status == GMS_OK)
-        status = gms_park(session, error);
+    gms_status status = rank_park_without_weights(rank, &life, error);
     if (status != GMS_OK)
         return status;
     rank_at(rank, AT_PARKED);
-    status = gms_wait_promotion(session, 2 * HARNESS_DEADLINE_MS, &promotion, error);
+    status = gms_wait_promotion(life.session, 2 * HARNESS_DEADLINE_MS, &promotion, error);
     if (status == GMS_OK)
-        status = rank_serve(session, "here", &adoption, error);
-    for (uint32_t slot = 0; slot < SEALED && status == GMS_OK && adoption.adopted == 0; slot++)
-        status = rank_seal(session, kv, slot, error);
+        status = rank_serve(life.session, "here", &life.adoption, error);
+    for (uint32_t slot = 0; slot < SEALED && status == GMS_OK && life.adoption.adopted == 0; slot++)
+        status = rank_seal(life.session, life.kv, slot, error);
     if (status != GMS_OK)
         return status;
-    rank->values[VALUE_ADOPTED] = adoption.adopted;
+    rank->values[VALUE_ADOPTED] = life.adoption.adopted;
     beating = true;
     pthread_create(&thread, NULL, beat, rank);
     rank_at(rank, AT_SERVING);
     rank_gate(rank, GATE_ACT);
-    status = act(rank, session, error);
+    status = act(rank, life.session, error);
     if (status == GMS_OK)
         rank_gate(rank, GATE_END);
     beating = false;
     pthread_join(thread, NULL);
-    gms_close(session);
+    gms_close(life.session);
     return status;
 }
 

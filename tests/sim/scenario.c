@@ -104,27 +104,39 @@ static void forward_and_back(struct cluster *cluster)
     cluster_settle(cluster);
 }
 
+static void serve_with_a_shadow(struct cluster *cluster)
+{
+    say("engine 0 serves, engine 1 is its shadow");
+    join_and_park(cluster, 0, 1);
+    adopt_and_serve(cluster, 0, 1);
+    join_and_park(cluster, 1, 2);
+}
+
+/* The coordinators die while rank 1 is held in the takeover, and rank 0's store is lost. What the others conclude. */
+static void lose_the_first_store(struct cluster *cluster, const uint32_t *survivors,
+                                 struct gms_recovery_report *reports, struct gms_recovery_decision *ret_decision)
+{
+    cluster_fact(cluster, 0, 0, 1, GMS_FACT_COMMANDED);
+    cluster_settle(cluster);
+    cluster->held[1] = 0;
+    cluster_crash(cluster, survivors);
+    say("rank 0's store is gone");
+    cluster_lose(cluster, 0, GMS_DOUBT_MISSING);
+    cluster_reports(cluster, reports);
+    gms_recovery_decide(reports, RANKS, ret_decision);
+    printf("verdict %d: %s\n", ret_decision->verdict, ret_decision->text);
+}
+
 /* The coordinators die in a takeover; a store is gone that others equal: nothing is lost. */
 static void spare_store(struct cluster *cluster)
 {
     struct gms_recovery_report reports[CLUSTER_RANKS];
     struct gms_recovery_decision decision;
 
-    say("engine 0 serves, engine 1 is its shadow");
-    join_and_park(cluster, 0, 1);
-    adopt_and_serve(cluster, 0, 1);
-    join_and_park(cluster, 1, 2);
+    serve_with_a_shadow(cluster);
     say("engine 0 is commanded away; the coordinators die before it is retired on rank 1");
     cluster->held[1] = 1u << CLUSTER_RETIRED;
-    cluster_fact(cluster, 0, 0, 1, GMS_FACT_COMMANDED);
-    cluster_settle(cluster);
-    cluster->held[1] = 0;
-    cluster_crash(cluster, NULL);
-    say("rank 0's store is gone");
-    cluster_lose(cluster, 0, GMS_DOUBT_MISSING);
-    cluster_reports(cluster, reports);
-    gms_recovery_decide(reports, RANKS, &decision);
-    printf("verdict %d: %s\n", decision.verdict, decision.text);
+    lose_the_first_store(cluster, NULL, reports, &decision);
     cluster_restart(cluster, &decision);
     cluster_settle(cluster);
 }
@@ -135,21 +147,10 @@ static void lost_store(struct cluster *cluster)
     struct gms_recovery_report reports[CLUSTER_RANKS];
     struct gms_recovery_decision decision;
 
-    say("engine 0 serves, engine 1 is its shadow");
-    join_and_park(cluster, 0, 1);
-    adopt_and_serve(cluster, 0, 1);
-    join_and_park(cluster, 1, 2);
+    serve_with_a_shadow(cluster);
     say("engine 0 is commanded away; the coordinators die before rank 1 has stored that");
     cluster->held[1] = 1u << CLUSTER_STORE;
-    cluster_fact(cluster, 0, 0, 1, GMS_FACT_COMMANDED);
-    cluster_settle(cluster);
-    cluster->held[1] = 0;
-    cluster_crash(cluster, (uint32_t[RANKS]){0});
-    say("rank 0's store is gone");
-    cluster_lose(cluster, 0, GMS_DOUBT_MISSING);
-    cluster_reports(cluster, reports);
-    gms_recovery_decide(reports, RANKS, &decision);
-    printf("verdict %d: %s\n", decision.verdict, decision.text);
+    lose_the_first_store(cluster, (uint32_t[RANKS]){0}, reports, &decision);
     say("its operator accepts the loss");
     for (uint32_t r = 0; r < RANKS; r++)
         reports[r].accept_loss = true;
