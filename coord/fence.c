@@ -22,8 +22,9 @@
 /* Most cohorts are retired within milliseconds, large ones on a GPU within tens: until then the looks stay close. */
 enum { FIRST_PAUSE_US = 100, EARLY_PAUSE_US = 500, LONGEST_PAUSE_US = 50000 };
 static const uint64_t early_ns = 50 * GMS_NS_PER_MS;
-/* How long the memory of ended processes may take to come back before anybody else is suspected. */
-static const uint64_t loan_patience_ns = 2 * GMS_NS_PER_MS;
+/* How long the memory of ended processes may take to come back before anybody else is suspected. Short: where they have
+ * to wait for a processor to end on, looking around is done before they are. */
+static const uint64_t loan_patience_ns = GMS_NS_PER_MS / 4;
 
 /* What keeps a cohort from being retired, in the order in which it is asked. */
 enum gap { GAP_NONE, GAP_FAMILY, GAP_STRANGER, GAP_MEMORY };

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -72,11 +73,12 @@ static bool descends_from_anchor(const struct gms_holders *walk, pid_t pid)
 
 static bool holds(const struct gms_holders *walk, pid_t pid)
 {
-    const struct gms_inode *shared = walk->files + walk->own_count;
     size_t count = walk->own_count + walk->shared_count;
-    return gms_maps_borrows(pid, walk->files, count, walk->incarnation) ||
-           gms_maps_has(pid, walk->files, walk->own_count, GMS_MAPS_ANY) ||
-           (gms_maps_has(pid, shared, walk->shared_count, GMS_MAPS_SHARED) && !descends_from_anchor(walk, pid));
+    if (gms_maps_borrows(pid, walk->files, count, walk->incarnation))
+        return true;
+    /* One look for all files: nearly nobody maps any. */
+    return gms_maps_has(pid, walk->files, count, GMS_MAPS_SHARED) &&
+           (gms_maps_has(pid, walk->files, walk->own_count, GMS_MAPS_SHARED) || !descends_from_anchor(walk, pid));
 }
 
 static void note(struct gms_holders *walk, pid_t pid, int pidfd)
@@ -109,22 +111,54 @@ static void look_at(struct gms_holders *walk, pid_t pid)
     note(walk, pid, pidfd);
 }
 
+/* The kernel's own threads, which hold nothing, and of which there are many: where process 2 is their parent. Returned
+ * text is the caller's; NULL: not known. */
+static char *list_kernel_threads(void)
+{
+    enum { ROOM = 256 * 1024 };
+    char name[16] = "", *text = malloc(ROOM);
+    int comm = open("/proc/2/comm", O_RDONLY | O_CLOEXEC), fd = open("/proc/2/task/2/children", O_RDONLY | O_CLOEXEC);
+    size_t used = 1;
+    bool known = text != NULL && comm >= 0 && fd >= 0 && read(comm, name, sizeof name - 1) == 9 &&
+                 strcmp(name, "kthreadd\n") == 0;
+    for (ssize_t got = 1; known && got > 0 && used<ROOM - 1; used += got> 0 ? (size_t)got : 0)
+        got = read(fd, text + used, ROOM - 1 - used);
+    gms_fd_close(&comm);
+    gms_fd_close(&fd);
+    if (!known) {
+        free(text);
+        return NULL;
+    }
+    text[0] = ' '; /* each number stands between blanks */
+    text[used] = '\0';
+    return text;
+}
+
+static bool is_kernel_thread(const char *list, const char *pid)
+{
+    char wanted[24];
+    snprintf(wanted, sizeof wanted, " %.20s ", pid);
+    return list != NULL && strstr(list, wanted) != NULL;
+}
+
 static void *run(void *context)
 {
     struct gms_holders *walk = context;
+    char *kernel = list_kernel_threads();
     DIR *directory = opendir("/proc");
     if (directory == NULL)
         note(walk, 0, -1); /* nobody could be looked at: that is not nobody */
     else
         for (struct dirent *entry; !atomic_load(&walk->abandoned) && (entry = readdir(directory)) != NULL;) {
             pid_t pid = isdigit((unsigned char)entry->d_name[0]) ? (pid_t)atoi(entry->d_name) : 0;
-            if (pid <= 0 || pid == getpid())
+            if (pid <= 0 || pid == getpid() || is_kernel_thread(kernel, entry->d_name))
                 continue;
             atomic_store(&walk->at, pid);
             look_at(walk, pid);
         }
     if (directory != NULL)
         closedir(directory);
+    free(kernel);
     atomic_store(&walk->at, 0);
     gms_fd_close(&walk->finished[1]);
     put(walk);

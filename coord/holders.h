@@ -5,9 +5,9 @@
  *
  * Somebody is a holder who
  *   - has a descriptor that was lent to the incarnation (loan.h), of any of the files;
- *   - maps a file that only this incarnation was given (a directory);
- *   - maps a shared file (a KV pool) in a way that could write, and does not descend from a living cohort's anchor.
- * Who is past the start of its exit holds nothing that it could use.
+ *   - shares a mapping of a file that only this incarnation was given (a directory);
+ *   - shares a mapping of a file that others have as well (a KV pool), and does not descend from a living cohort's
+ * anchor. Who is past the start of its exit holds nothing that it could use.
  *
  * Used from the main thread only.
  */
