@@ -219,7 +219,7 @@ static void compare(struct gms_daemon *daemon, uint32_t engine, const struct gms
     if (low_bytes == 0 || high_bytes == 0) /* an engine rank is gone meanwhile, or an older libgms */
         daemon->comparison.text[0] = '\0';
     else
-        gms_environment_difference(&one, &other, false, daemon->comparison.text, sizeof daemon->comparison.text);
+        gms_environment_difference(&one, &other, daemon->comparison.text, sizeof daemon->comparison.text);
     if (daemon->rank == 0)
         gms_log(GMS_LOG_ERROR, "engine %u is not admitted: its ranks' environments differ: %s", engine,
                 daemon->comparison.text);

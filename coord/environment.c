@@ -262,15 +262,9 @@ static bool renamed(const char *rename, const char *entry, size_t entry_name, ch
                             entry + from_bytes) < capacity;
 }
 
-static void copy_renamed(struct list *list, const struct gms_config *config)
+/* The copies of `originals`, which is no part of the list. */
+static void put_renamed(struct list *list, const struct gms_config *config, const char *originals, size_t before)
 {
-    const size_t before = list->used; /* copies of copies are none */
-    char *originals = malloc(before + 1);
-    if (originals == NULL) {
-        list->wanted = SIZE_MAX;
-        return;
-    }
-    memcpy(originals, list->bytes, before);
     for (uint32_t at = 0; at < config->rename_bytes; at += (uint32_t)strlen(config->rename + at) + 1) {
         for (size_t i = 0; i < before; i += strlen(originals + i) + 1) {
             const char *entry = originals + i;
@@ -283,7 +277,31 @@ static void copy_renamed(struct list *list, const struct gms_config *config)
             put(list, "", 1);
         }
     }
+}
+
+static void copy_renamed(struct list *list, const struct gms_config *config)
+{
+    const size_t before = list->used; /* copies of copies are none */
+    char *originals = malloc(before + 1);
+    if (originals == NULL) {
+        list->wanted = SIZE_MAX;
+        return;
+    }
+    memcpy(originals, list->bytes, before);
+    put_renamed(list, config, originals, before);
     free(originals);
+}
+
+gms_status gms_environment_renamed(const struct gms_config *config, const void *variables, size_t bytes,
+                                   char *ret_copies, size_t capacity, size_t *ret_bytes, struct gms_error *ret_error)
+{
+    struct list list = {.bytes = ret_copies, .capacity = capacity};
+    put_renamed(&list, config, variables, bytes);
+    if (list.wanted > capacity)
+        return gms_fail(ret_error, GMS_E_CONFIG, "the copies of environment.rename have %zu bytes, the limit is %zu",
+                        list.wanted, capacity);
+    *ret_bytes = list.used;
+    return GMS_OK;
 }
 
 /* -------------------------------------------------------------------------------------------- the whole -------- */
@@ -452,8 +470,36 @@ static int compare_entries(const void *left, const void *right)
     return strcmp(*(const char *const *)left, *(const char *const *)right);
 }
 
-gms_status gms_environment_inherit(char *const environment[], char *variables, size_t capacity, size_t *ret_bytes,
-                                   struct gms_error *ret_error)
+/* A copy that a launcher has forwarded under another name: does `entry`'s name match TO of the rename? The entry under
+ * its own name goes to ret_entry, which the caller frees. False: no, or no memory. */
+static bool renamed_back(const char *rename, const char *entry, char **ret_entry)
+{
+    const char *to = strchr(rename, '=') + 1;
+    size_t from_bytes = (size_t)(to - 1 - rename), to_bytes = strlen(to), name = name_bytes(entry);
+    bool star = rename[from_bytes - 1] == '*';
+    size_t kept = star ? to_bytes - 1 : to_bytes;
+    if (entry[name] != '=' || memcmp(entry, to, kept < name ? kept : name) != 0 || (star ? name <= kept : name != kept))
+        return false;
+    return asprintf(ret_entry, "%.*s%s", (int)(from_bytes - star), rename, entry + kept) > 0;
+}
+
+/* Adds what the launcher forwarded only under the deployment's other names. */
+static void put_renamed_back(struct list *list, char *const environment[], const struct gms_config *config)
+{
+    for (uint32_t at = 0; at < config->rename_bytes; at += (uint32_t)strlen(config->rename + at) + 1)
+        for (char *const *entry = environment; *entry != NULL; entry++) {
+            char *original = NULL;
+            if (!renamed_back(config->rename + at, *entry, &original))
+                continue;
+            if (is_inherited(original) && list->wanted <= list->capacity &&
+                find(list->bytes, list->used, original, name_bytes(original)) == NULL)
+                put(list, original, strlen(original) + 1);
+            free(original);
+        }
+}
+
+gms_status gms_environment_inherit(char *const environment[], const struct gms_config *config, char *variables,
+                                   size_t capacity, size_t *ret_bytes, struct gms_error *ret_error)
 {
     struct list list = {.bytes = variables, .capacity = capacity};
     size_t count = 0, filled = 0;
@@ -470,6 +516,7 @@ gms_status gms_environment_inherit(char *const environment[], char *variables, s
         if (find(list.bytes, list.used, entries[i], name_bytes(entries[i])) == NULL) /* getenv takes the first too */
             put(&list, entries[i], strlen(entries[i]) + 1);
     free(entries);
+    put_renamed_back(&list, environment, config);
     if (list.wanted > capacity)
         return gms_fail(ret_error, GMS_E_CONFIG,
                         "GMS_ variables and FAILOVER_LOCK_PATH of this process have %zu bytes, the limit is %zu",
@@ -538,13 +585,8 @@ static void add_difference(struct difference *difference, const char *name, size
     difference->told++;
 }
 
-static bool name_is_equal(const char *entry, const char *name, size_t length)
-{
-    return strncmp(entry, name, length) == 0 && entry[length] == '=';
-}
-
 unsigned gms_environment_difference(const struct gms_environment_list *first, const struct gms_environment_list *second,
-                                    bool missing_is_equal, char *ret_text, size_t capacity)
+                                    char *ret_text, size_t capacity)
 {
     /* Room for what is not told. */
     struct difference difference = {
@@ -554,9 +596,8 @@ unsigned gms_environment_difference(const struct gms_environment_list *first, co
         const char *entry = first->variables + at, *other;
         size_t length = name_bytes(entry);
         other = find(second->variables, second->bytes, entry, length);
-        if (other == NULL ? !missing_is_equal : strcmp(other, entry) != 0)
-            add_difference(&difference, entry, length, entry + length + 1,
-                           other != NULL && name_is_equal(other, entry, length) ? other + length + 1 : NULL);
+        if (other == NULL || strcmp(other, entry) != 0)
+            add_difference(&difference, entry, length, entry + length + 1, other != NULL ? other + length + 1 : NULL);
     }
     for (size_t at = 0; at < second->bytes; at += strlen(second->variables + at) + 1) {
         const char *entry = second->variables + at;

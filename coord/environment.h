@@ -10,8 +10,9 @@
  *   environment.rename                        copies under other names
  *   GMS_RANK_NAMES, GMS_AGREED_NAMES          which of them differ by rank, which must not: libgms compares these
  *
- * One meaning each: an empty value is a value and is set; an unset name is not set, and differs from an empty one; a
- * GMS_ name that this version does not know is carried like any other, and named once in rank 0's log.
+ * One meaning each, for coordinator and engine ranks alike: an empty value is a value and is set; an unset name is not
+ * set, and differs from an empty one and from every other; a GMS_ name that this version does not know is carried like
+ * any other, and named once in rank 0's log.
  *
  * In values of the file `${name}` stands for one of: rank, local_rank, world_size, local_world_size, engine, port,
  * host, master_addr, run_dir, deployment. `$${` stands for `${`; a `$` before anything else stands for itself. What a
@@ -62,9 +63,14 @@ gms_status gms_environment_render(const struct gms_config *config, const void *i
                                   size_t *ret_bytes, struct gms_error *ret_error);
 
 /* What a coordinator has in its own environment and hands on: GMS_* that are no place of its own, and
- * FAILOVER_LOCK_PATH, in order of names. Errors: CONFIG (too long: bytes and limit). */
-gms_status gms_environment_inherit(char *const environment[], char *variables, size_t capacity, size_t *ret_bytes,
-                                   struct gms_error *ret_error);
+ * FAILOVER_LOCK_PATH, in order of names. Then what it lacks and has under a name that environment.rename of `config`
+ * makes of it: launchers that forward only some prefixes have forwarded that. Errors: CONFIG (too long: bytes and
+ * limit). */
+gms_status gms_environment_inherit(char *const environment[], const struct gms_config *config, char *variables,
+                                   size_t capacity, size_t *ret_bytes, struct gms_error *ret_error);
+/* The copies that environment.rename makes of `variables`, under their new names. Errors: CONFIG (they do not fit). */
+gms_status gms_environment_renamed(const struct gms_config *config, const void *variables, size_t bytes,
+                                   char *ret_copies, size_t capacity, size_t *ret_bytes, struct gms_error *ret_error);
 /* A GMS_ name that no program of this version reads. */
 bool gms_environment_is_unknown(const char *name, size_t bytes);
 
@@ -77,9 +83,8 @@ struct gms_environment_list {
 /*
  * Names in which the lists differ, with both values, as many as fit `capacity` bytes (at least one): `A is "x" on rank
  * 0, "y" on rank 1`. Values are quoted, long ones shortened to where they differ. Returns how many names differ.
- * `missing_is_equal`: a name that `second` does not have counts as equal.
  */
 unsigned gms_environment_difference(const struct gms_environment_list *first, const struct gms_environment_list *second,
-                                    bool missing_is_equal, char *ret_text, size_t capacity);
+                                    char *ret_text, size_t capacity);
 
 #endif

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "inherit.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fd.h"
 #include "base/log.h"
 #include "environment.h"
 
@@ -51,16 +53,41 @@ static gms_status try_environment(struct start *start, struct gms_error *ret_err
     return status;
 }
 
-/* This rank's own against rank 0's: what a launcher did not forward is taken from there, what it made of it otherwise
- * stops the start. */
-static gms_status compare_environment(struct start *start, const char *own, size_t own_bytes,
+/* Behind the variables, for the comparison only: one name may lead to two files (mounts). Numbers of files mean
+ * something only within a host. */
+static gms_status add_lock_file(const struct start *start, char *own, size_t *inout_bytes, struct gms_error *ret_error)
+{
+    static const char name[] = "FAILOVER_LOCK_PATH=";
+    char file[80], entry[128];
+    for (size_t at = 0; at < *inout_bytes; at += strlen(own + at) + 1) {
+        if (strncmp(own + at, name, sizeof name - 1) != 0 || start->place->local_ranks != start->config->ranks)
+            continue;
+        gms_file_describe(own + at + sizeof name - 1, file, sizeof file);
+        size_t bytes = (size_t)snprintf(entry, sizeof entry, "(file of FAILOVER_LOCK_PATH)=%s", file) + 1;
+        if (bytes > GMS_ENVIRONMENT_INHERITED_BYTES - *inout_bytes)
+            return gms_fail(ret_error, GMS_E_CONFIG,
+                            "GMS_ variables of this process leave no room, the limit is %d bytes",
+                            GMS_ENVIRONMENT_INHERITED_BYTES);
+        memcpy(own + *inout_bytes, entry, bytes);
+        *inout_bytes += bytes;
+        break;
+    }
+    return GMS_OK;
+}
+
+/* This rank's own against rank 0's: any difference stops the start. */
+static gms_status compare_environment(struct start *start, const char *own, size_t own_bytes, size_t first_bytes,
                                       struct gms_error *ret_error)
 {
-    char text[GMS_ERROR_TEXT_BYTES - 96];
-    const struct gms_environment_list first = {start->inherited, start->inherited_bytes, 0};
+    char text[GMS_ERROR_TEXT_BYTES - 240];
+    const struct gms_environment_list first = {start->inherited, first_bytes, 0};
     const struct gms_environment_list mine = {own, own_bytes, start->rank};
-    if (gms_environment_difference(&first, &mine, true, text, sizeof text) > 0)
-        return gms_fail(ret_error, GMS_E_MISMATCH, "the coordinators were started with different variables: %s", text);
+    if (gms_environment_difference(&first, &mine, text, sizeof text) > 0)
+        return gms_fail(ret_error, GMS_E_MISMATCH,
+                        "the coordinators were started with different variables: %s. Launchers forward what they like "
+                        "(mpirun -x NAME, srun --export=ALL): forward it, set it in the deployment file, or name what "
+                        "is forwarded in environment.rename",
+                        text);
     return try_environment(start, ret_error);
 }
 
@@ -68,23 +95,28 @@ static gms_status agree_on_environment(struct start *start, struct gms_error *re
 {
     struct gms_error mine = {.status = GMS_OK};
     char *own = malloc(GMS_ENVIRONMENT_INHERITED_BYTES);
-    size_t own_bytes = 0;
-    uint64_t bytes;
+    size_t own_bytes = 0, compared_bytes;
+    uint64_t bytes[2]; /* rank 0's variables; with what is only compared */
     start->inherited = malloc(GMS_ENVIRONMENT_INHERITED_BYTES);
-    mine.status = own == NULL || start->inherited == NULL
-                      ? gms_fail(&mine, GMS_E_NO_MEMORY, "no memory for %d bytes", GMS_ENVIRONMENT_INHERITED_BYTES)
-                      : gms_environment_inherit(environ, own, GMS_ENVIRONMENT_INHERITED_BYTES, &own_bytes, &mine);
+    mine.status =
+        own == NULL || start->inherited == NULL
+            ? gms_fail(&mine, GMS_E_NO_MEMORY, "no memory for %d bytes", GMS_ENVIRONMENT_INHERITED_BYTES)
+            : gms_environment_inherit(environ, start->config, own, GMS_ENVIRONMENT_INHERITED_BYTES, &own_bytes, &mine);
+    compared_bytes = own_bytes;
+    if (mine.status == GMS_OK)
+        mine.status = add_lock_file(start, own, &compared_bytes, &mine);
     gms_status status = gms_round_concur(start->round, &mine, ret_error);
     if (status == GMS_OK && start->rank == 0)
-        memcpy(start->inherited, own, own_bytes);
-    bytes = own_bytes;
+        memcpy(start->inherited, own, compared_bytes);
+    bytes[0] = own_bytes;
+    bytes[1] = compared_bytes;
     if (status == GMS_OK)
-        status = gms_round_share(start->round, &bytes, sizeof bytes, ret_error);
+        status = gms_round_share(start->round, bytes, sizeof bytes, ret_error);
     if (status == GMS_OK)
-        status = gms_round_share(start->round, start->inherited, bytes, ret_error);
-    start->inherited_bytes = bytes;
+        status = gms_round_share(start->round, start->inherited, bytes[1], ret_error);
     if (status == GMS_OK) {
-        mine.status = compare_environment(start, own, own_bytes, &mine);
+        start->inherited_bytes = bytes[0];
+        mine.status = compare_environment(start, own, compared_bytes, bytes[1], &mine);
         status = gms_round_concur(start->round, &mine, ret_error);
     }
     if (status == GMS_OK && start->rank == 0)

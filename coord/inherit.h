@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The start's step in which the coordinators agree on what engine ranks inherit: rank 0's GMS_* and FAILOVER_LOCK_PATH
- * (environment.h) go to all. A name that a rank lacks is taken from rank 0, as launchers forward what they like; one
- * that it has with another value, or that rank 0 lacks, stops the start on all ranks.
+ * (environment.h) go to all. A rank on which one has another value, is not set, or is set and is not on rank 0 stops
+ * the start on all ranks, and so does one whose FAILOVER_LOCK_PATH leads to another file. A launcher that forwards only
+ * some names is told the others by environment.rename: what arrives under such a name counts as the variable.
  */
 #ifndef GMS_COORD_INHERIT_H
 #define GMS_COORD_INHERIT_H

@@ -276,6 +276,18 @@ gms_status gms_file_lock(const char *path, int timeout_ms, int *ret_fd, struct g
     }
 }
 
+void gms_file_describe(const char *path, char *ret_text, size_t bytes)
+{
+    struct stat file;
+
+    if (stat(path, &file) != 0) {
+        snprintf(ret_text, bytes, "none");
+    } else {
+        snprintf(ret_text, bytes, "device %llu inode %llu", (unsigned long long)file.st_dev,
+                 (unsigned long long)file.st_ino);
+    }
+}
+
 static int write_all(int fd, const void *data, size_t bytes)
 {
     const char *at = data;

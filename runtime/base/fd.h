@@ -50,6 +50,10 @@ bool gms_pidfd_status(int pidfd, int *ret_status);
  * regular file), DESCRIPTORS, SYSTEM. */
 gms_status gms_file_lock(const char *path, int timeout_ms, int *ret_fd, struct gms_error *ret_error);
 
+/* Which file a name leads to, in words that are equal for one file and differ for two: "device D inode I", "none". Any
+ * host's words are its own. */
+void gms_file_describe(const char *path, char *ret_text, size_t bytes);
+
 /* Writes `data` to `path` by "<path>.new", fsync and rename: readers see the old or the new, whole. Mode 0600. */
 gms_status gms_file_replace(const char *path, const void *data, size_t bytes, struct gms_error *ret_error);
 

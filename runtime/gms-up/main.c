@@ -24,12 +24,15 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "config.h"
+#include "environment.h"
 #include "gms-up/engines.h"
 #include "gms-up/job.h"
 #include "gms-up/keeper.h"
 #include "gms-up/local.h"
 #include "gms-up/options.h"
 #include "gms-up/watch.h"
+
+extern char **environ;
 
 enum { EXIT_RESTART = 75, EXIT_NOTHING = -1 };
 static const uint64_t pauses_ns[] = {0, 200 * GMS_NS_PER_MS, 500 * GMS_NS_PER_MS, GMS_NS_PER_S, 2 * GMS_NS_PER_S};
@@ -319,13 +322,14 @@ static void step(struct program *program, uint64_t now_ns)
 {
     bool kept = gms_up_keeper_step(&program->keeper, now_ns);
     if (program->job.now.pid != 0) {
+        bool was_former = program->coordinator.world == program->former_world;
         bool ended = gms_watch_step(&program->coordinator);
-        bool former = program->coordinator.world == program->former_world;
-        if (ended && !former) {
+        bool former = program->coordinator.world == program->former_world; /* another world may have answered */
+        if (ended && !was_former) {
             coordinator_lost(program);
-        } else if (program->coordinator.state == GMS_WATCH_UP && !former && program->up_ns == 0) {
-            program->up_ns = now_ns;
-            if (program->stopping)
+        } else if (program->coordinator.state == GMS_WATCH_UP && !former) {
+            program->up_ns = program->up_ns != 0 ? program->up_ns : now_ns;
+            if (program->stopping && !program->coordinator.stop_asked)
                 gms_watch_ask_stop(&program->coordinator);
         } else if (program->up_ns == 0 && !program->stopping && gms_up_job_failed(&program->job)) {
             start_failed(program);
@@ -343,7 +347,7 @@ static uint64_t earliest(const struct program *program, uint64_t now_ns)
     if (program->job.now.pid == 0)
         other = program->keeper.watch.state == GMS_WATCH_UP ? program->next_start_ns : UINT64_MAX;
     else
-        other = program->coordinator.state == GMS_WATCH_DOWN ? now_ns + look_again_ns : UINT64_MAX;
+        other = program->coordinator.fd < 0 ? now_ns + look_again_ns : UINT64_MAX;
     if (program->stopping && program->stop_deadline_ns < other)
         other = program->stop_deadline_ns;
     if (other < deadline_ns)
@@ -401,12 +405,37 @@ static void report(void *context, const char *text)
     fprintf(stderr, "%s\n", text);
 }
 
+/* Launchers that forward only some prefixes: what we start is given the deployment's copies too. */
+static gms_status set_renamed(const struct gms_config *config, struct gms_error *ret_error)
+{
+    enum { BYTES = GMS_ENVIRONMENT_INHERITED_BYTES };
+    char *variables = malloc(BYTES), *copies = malloc(BYTES);
+    size_t bytes = 0, copied = 0;
+    gms_status status = variables == NULL || copies == NULL
+                            ? gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for %d bytes", BYTES)
+                            : gms_environment_inherit(environ, config, variables, BYTES, &bytes, ret_error);
+    if (status == GMS_OK)
+        status = gms_environment_renamed(config, variables, bytes, copies, BYTES, &copied, ret_error);
+    for (size_t at = 0, next; status == GMS_OK && at < copied; at = next) {
+        char *value = strchr(copies + at, '=');
+        next = at + strlen(copies + at) + 1;
+        *value = '\0';
+        if (setenv(copies + at, value + 1, 1) != 0)
+            status = gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for the environment");
+    }
+    free(variables);
+    free(copies);
+    return status;
+}
+
 static gms_status prepare(struct program *program, struct gms_error *ret_error)
 {
     const char *run_dir = program->config.run_dir;
     char path[GMS_RUN_PATH_BYTES];
     sigset_t set;
     gms_status status = gms_run_dir_check(run_dir, program->config.ranks, 1, ret_error);
+    if (status == GMS_OK)
+        status = set_renamed(&program->config, ret_error);
     if (status == GMS_OK)
         status = gms_run_dir_path(run_dir, "stopped", -1, program->stopped, ret_error);
     if (status == GMS_OK)
@@ -452,7 +481,9 @@ int main(int argc, char **argv)
     gms_status status = prepare(&program, &error);
     if (status != GMS_OK) {
         gms_log(GMS_LOG_ERROR, "%s", error.text);
-        return status == GMS_E_BUSY ? GMS_UP_UNAVAILABLE : status == GMS_E_INVALID ? GMS_UP_CONFIG : GMS_UP_SYSTEM;
+        return status == GMS_E_BUSY                                ? GMS_UP_UNAVAILABLE
+               : status == GMS_E_INVALID || status == GMS_E_CONFIG ? GMS_UP_CONFIG
+                                                                   : GMS_UP_SYSTEM;
     }
     if (gms_up_job_adopt(&program.job))
         gms_log(GMS_LOG_NOTICE, "the coordinators that an earlier gms-up started run (process %d); going on with them",

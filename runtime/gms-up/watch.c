@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/log.h"
 #include "gms/version.h"
 #include "wire/channel.h"
 
@@ -38,31 +39,59 @@ void gms_watch_drop(struct gms_watch *watch)
     watch->state = GMS_WATCH_DOWN;
 }
 
-static void begin(struct gms_watch *watch)
+/* The connection is gone. Was it the coordinator's end? begin() finds out. */
+static void hung_up(struct gms_watch *watch)
 {
-    if (gms_channel_connect(watch->path, CONNECT_MS, &watch->fd, NULL) != GMS_OK)
-        return;
+    bool was_up = watch->state == GMS_WATCH_UP || watch->state == GMS_WATCH_AGAIN;
+    gms_fd_close(&watch->fd);
+    watch->state = was_up ? GMS_WATCH_AGAIN : GMS_WATCH_DOWN;
+}
+
+/* From DOWN or AGAIN. True: nobody listens any more where somebody was UP. */
+static bool begin(struct gms_watch *watch)
+{
+    gms_status status = gms_channel_connect(watch->path, CONNECT_MS, &watch->fd, NULL);
+    if (status == GMS_E_NOT_FOUND || status == GMS_E_DISCONNECTED) {
+        bool was_up = watch->state == GMS_WATCH_AGAIN;
+        gms_watch_drop(watch);
+        return was_up;
+    }
+    if (status != GMS_OK)
+        return false; /* busy: that is no end */
     if (!watch->greets) {
         watch->state = GMS_WATCH_UP;
-        return;
+        return false;
     }
     struct gms_message hello = {.type = GMS_MESSAGE_HELLO, .request_id = 1, .fd_count = 1, .fds = {-1, -1, -1, -1}};
     hello.hello.role = GMS_CLIENT_CONTROL;
     hello.hello.pid = (uint32_t)getpid();
     hello.hello.launch = (struct gms_bytes){"", 0};
     hello.hello.version = (struct gms_bytes){GMS_VERSION, sizeof GMS_VERSION - 1};
-    watch->state = GMS_WATCH_GREETING;
+    if (watch->state == GMS_WATCH_DOWN)
+        watch->state = GMS_WATCH_GREETING;
     if (gms_pidfd_open(getpid(), &hello.fds[0], NULL) != GMS_OK || gms_channel_send(watch->fd, &hello, NULL) != GMS_OK)
-        gms_watch_drop(watch);
+        hung_up(watch);
     gms_fd_close(&hello.fds[0]);
+    return false;
+}
+
+/* True: it is another world than the one that was UP. */
+static bool welcomed(struct gms_watch *watch, uint64_t world)
+{
+    bool again = watch->state == GMS_WATCH_AGAIN, same = world == watch->world;
+    if (again && same)
+        gms_log(GMS_LOG_INFO, "the coordinators made room for somebody else; watching again");
+    watch->state = GMS_WATCH_UP;
+    watch->world = world;
+    watch->stop_asked = false;
+    return again && !same;
 }
 
 bool gms_watch_step(struct gms_watch *watch)
 {
-    if (watch->state == GMS_WATCH_DOWN) {
-        begin(watch);
-        return false;
-    }
+    bool replaced = false;
+    if (watch->fd < 0)
+        return begin(watch);
     if (!watch->greets) {
         struct pollfd end = {.fd = watch->fd, .events = POLLRDHUP};
         if (poll(&end, 1, 0) == 0)
@@ -74,27 +103,29 @@ bool gms_watch_step(struct gms_watch *watch)
         struct gms_message message;
         gms_status status = gms_channel_receive(watch->fd, watch->buffer, &message, NULL);
         if (status == GMS_E_AGAIN)
-            return false;
+            return replaced;
         if (status != GMS_OK)
             break;
         gms_message_close_fds(&message);
         if (message.type == GMS_MESSAGE_WELCOME) {
-            watch->state = GMS_WATCH_UP;
-            watch->world = message.welcome.world;
+            replaced = welcomed(watch, message.welcome.world);
         } else if (message.type == GMS_MESSAGE_STATUS_REPLY) {
             free(watch->status);
             watch->status = strndup(message.status_reply.json.data, message.status_reply.json.length);
         }
     }
     bool was_up = watch->state == GMS_WATCH_UP;
-    gms_watch_drop(watch);
-    return was_up;
+    hung_up(watch);
+    return (was_up && begin(watch)) || replaced;
 }
 
 bool gms_watch_ask_stop(struct gms_watch *watch)
 {
     struct gms_message down = {.type = GMS_MESSAGE_SHUTDOWN, .request_id = 2};
-    return watch->state == GMS_WATCH_UP && gms_channel_send(watch->fd, &down, NULL) == GMS_OK;
+    if (watch->state != GMS_WATCH_UP || gms_channel_send(watch->fd, &down, NULL) != GMS_OK)
+        return false;
+    watch->stop_asked = true;
+    return true;
 }
 
 bool gms_watch_ask_status(struct gms_watch *watch)

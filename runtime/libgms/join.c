@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include "base/clock.h"
+#include "base/fd.h"
 #include "core/ballot.h"
 
 extern char **environ;
@@ -88,10 +88,10 @@ static int compare_text(const void *left, const void *right)
 }
 
 /* Like variables: what is no variable, and must be equal all the same. */
-static void describe_place(const struct gms_session *session, char ret_limit[64], char ret_file[96])
+static void describe_place(const struct gms_session *session, char ret_limit[64], char ret_file[128])
 {
     struct rlimit limit = {0};
-    struct stat file;
+    char file[80];
     const char *path = getenv("FAILOVER_LOCK_PATH"), *local = getenv("LOCAL_WORLD_SIZE");
     getrlimit(RLIMIT_MEMLOCK, &limit);
     if (limit.rlim_cur == RLIM_INFINITY)
@@ -102,11 +102,8 @@ static void describe_place(const struct gms_session *session, char ret_limit[64]
     /* One name may lead to two files (mounts). Numbers of files mean something only within a host. */
     if (path == NULL || local == NULL || (uint32_t)strtoul(local, NULL, 10) != session->world_size)
         return;
-    if (stat(path, &file) != 0)
-        snprintf(ret_file, 96, "(file of FAILOVER_LOCK_PATH)=none");
-    else
-        snprintf(ret_file, 96, "(file of FAILOVER_LOCK_PATH)=device %" PRIu64 " inode %" PRIu64, (uint64_t)file.st_dev,
-                 (uint64_t)file.st_ino);
+    gms_file_describe(path, file, sizeof file);
+    snprintf(ret_file, 128, "(file of FAILOVER_LOCK_PATH)=%s", file);
 }
 
 /* "NAME=VALUE\0" repeated, in order, behind *inout_used bytes. */
@@ -114,7 +111,7 @@ static gms_status list_variables(const struct gms_session *session, char *buffer
                                  struct gms_error *ret_error)
 {
     size_t count = 0, filled = 0, wanted = *inout_used;
-    char limit[64], file[96];
+    char limit[64], file[128];
     describe_place(session, limit, file);
     for (char **variable = environ; variable != NULL && *variable != NULL; variable++)
         count += agreed_variable(*variable);

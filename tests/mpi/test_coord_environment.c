@@ -7,16 +7,19 @@
  * With an argument this program is an engine rank: `join` opens a session, joins, and says on stderr what came of it.
  */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
+#include "base/fd.h"
 #include "harness.h"
 
 enum { RANKS = 2, EXIT_CONFIG = 78, EXIT_MISMATCH = 3, LARGE = 32 * 1024 };
@@ -44,7 +47,8 @@ static int join_and_tell(void)
 }
 
 /* `script` is run by each rank's sh inside gms-exec. */
-static int run_engine(uint32_t engine, const char *before, const char *script, const char *argument)
+static pid_t start_engine(uint32_t engine, const char *before, const char *script, const char *argument,
+                          const char *log, int *ret_pidfd)
 {
     char exec[512], number[16];
     snprintf(number, sizeof number, "%u", engine);
@@ -66,14 +70,29 @@ static int run_engine(uint32_t engine, const char *before, const char *script, c
                      (char *)(uintptr_t)script,
                      (char *)(uintptr_t)argument,
                      NULL};
-    return run_program(words, log_path);
+    return start_program(words, log, ret_pidfd);
 }
 #define PLAIN "exec \"$0\" \"$@\""
 
-static bool said(const char *text)
+static bool has_ended(void *context)
+{
+    return gms_pidfd_ended(*(int *)context);
+}
+
+/* Its exit code; killed at the deadline. */
+static int wait_program(pid_t pid, int pidfd)
+{
+    int status = 0;
+    if (!eventually(has_ended, &pidfd, HARNESS_DEADLINE_MS))
+        gms_pidfd_signal(pidfd, SIGKILL);
+    gms_fd_close(&pidfd);
+    return waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static bool said(const char *log, const char *text)
 {
     char line[8192];
-    FILE *stream = fopen(log_path, "re");
+    FILE *stream = fopen(log, "re");
     bool found = false;
     while (stream != NULL && !found && fgets(line, sizeof line, stream) != NULL)
         found = strstr(line, text) != NULL;
@@ -82,9 +101,9 @@ static bool said(const char *text)
     return found;
 }
 
-static void show(void)
+static void show(const char *log)
 {
-    char *words[] = {"cat", log_path, NULL};
+    char *words[] = {"cat", (char *)(uintptr_t)log, NULL};
     run_program(words, "/dev/stderr");
 }
 
@@ -154,7 +173,7 @@ static void test_byte_for_byte(void **state)
     snprintf(
         group + used, sizeof group - used,
         " ); engines = ( { engine = 1; set = ( \"COMMA=of engine ${engine}\" ); } ); ranks = ( { rank = 1; set = ( "
-        "\"SPACE=of rank ${rank}\" ); } ); rename = ( \"COMM*=TLLM_COMM*\" ); }");
+        "\"SPACE=of rank ${rank}\" ); } ); rename = ( \"COMM*=TLLM_COMM*\", \"GMS_*=TLLM_GMS_*\" ); }");
 
     /* What rank 0 was started with goes to all, through mpirun's own hands. */
     for (int i = 0; i < VALUES; i++) {
@@ -162,7 +181,11 @@ static void test_byte_for_byte(void **state)
         setenv(from_rank_0, values[i], 1);
     }
     setenv("FAILOVER_LOCK_PATH", "/nowhere/a, b.lock", 1);
-    cluster_start(&cluster, &(struct cluster_options){.ranks = RANKS, .environment = group});
+    /* To rank 1 the launcher forwards some of them only under the deployment's other prefix. */
+    const char *script = "[ $OMPI_COMM_WORLD_RANK = 0 ] || { export TLLM_GMS_NEWLINE=\"$GMS_NEWLINE\" "
+                         "TLLM_GMS_EMPTY=\"$GMS_EMPTY\"; unset GMS_NEWLINE GMS_EMPTY; }; log=$1; shift; "
+                         "exec \"$0\" \"$@\" >>\"$log\" 2>&1";
+    cluster_start(&cluster, &(struct cluster_options){.ranks = RANKS, .environment = group, .script = script});
     for (int i = 0; i < VALUES; i++) {
         snprintf(from_rank_0, sizeof from_rank_0, "GMS_%s", names[i]);
         unsetenv(from_rank_0);
@@ -173,9 +196,11 @@ static void test_byte_for_byte(void **state)
     snprintf(prefix, sizeof prefix, "%s/environ", cluster.directory);
     char ports[2][16] = {"", ""};
     for (uint32_t engine = 0; engine <= 1; engine++) {
-        int code = run_engine(engine, PLAIN, "cat /proc/self/environ >\"$0.$GMS_RANK\"", prefix);
+        int pidfd = -1;
+        pid_t pid = start_engine(engine, PLAIN, "cat /proc/self/environ >\"$0.$GMS_RANK\"", prefix, log_path, &pidfd);
+        int code = wait_program(pid, pidfd);
         if (code != 0)
-            show();
+            show(log_path);
         assert_int_equal(code, 0);
         for (int rank = 0; rank < RANKS; rank++) {
             char number[16];
@@ -221,41 +246,93 @@ static void test_byte_for_byte(void **state)
 
 /* --------------------------------------------------------------------------------------------- odd ranks ------- */
 
+static char directory[64], lock[96], lock_link[96];
+
+/* A lock file and a symbolic link to it. */
+static void make_lock(void)
+{
+    snprintf(directory, sizeof directory, "/tmp/gms-env-XXXXXX");
+    assert_non_null(mkdtemp(directory));
+    snprintf(lock, sizeof lock, "%s/lock", directory);
+    snprintf(lock_link, sizeof lock_link, "%s/lock.link", directory);
+    FILE *file = fopen(lock, "we");
+    assert_non_null(file);
+    fclose(file);
+    assert_int_equal(symlink(lock, lock_link), 0);
+}
+
+static void remove_lock(void)
+{
+    unlink(lock_link);
+    unlink(lock);
+    rmdir(directory);
+}
+
+static bool mounts_possible(void)
+{
+    char *words[] = {"unshare", "-m", "true", NULL};
+    bool possible = run_program(words, "/dev/null") == 0;
+    if (!possible)
+        print_message("skipped: no mount namespace can be made here\n");
+    return possible;
+}
+
 /* A coordinator that was started with something else: all stop, within seconds, one says what. */
 static void test_odd_coordinator(void **state)
 {
     static const struct {
-        const char *odd, *reason; /* NULL: it starts */
+        const char *odd, *reasons[2];
     } cases[] = {
-        {"export GMS_X=b", "GMS_X is \"a\" on rank 0, \"b\" on rank 1"},
-        {"export GMS_X=", "GMS_X is \"a\" on rank 0, \"\" on rank 1"},
-        {"export GMS_Y=1", "GMS_Y is unset on rank 0, \"1\" on rank 1"},
-        {"export FAILOVER_LOCK_PATH=/other", "FAILOVER_LOCK_PATH is \"/lock\" on rank 0, \"/other\" on rank 1"},
+        {"export GMS_X=b", {"GMS_X is \"a\" on rank 0, \"b\" on rank 1", ""}},
+        {"export GMS_X=", {"GMS_X is \"a\" on rank 0, \"\" on rank 1", ""}},
+        {"unset GMS_X", {"GMS_X is \"a\" on rank 0, unset on rank 1", "mpirun -x NAME"}},
+        {"export GMS_Y=1", {"GMS_Y is unset on rank 0, \"1\" on rank 1", ""}},
+        {"unset GMS_X; export TLLM_GMS_X=b",
+         {"GMS_X is \"a\" on rank 0, \"b\" on rank 1", ""}}, /* by environment.rename */
+        {"unset FAILOVER_LOCK_PATH", {"FAILOVER_LOCK_PATH is \"", "\" on rank 0, unset on rank 1"}},
+        {"export FAILOVER_LOCK_PATH=/other", {"/lock\" on rank 0, \"/other\" on rank 1", ""}},
+        {"export FAILOVER_LOCK_PATH=$FAILOVER_LOCK_PATH.link", {"/lock\" on rank 0, \"", "/lock.link\" on rank 1"}},
+        {"unshare -m true && exec unshare -m sh -c 'mount --bind /etc/passwd $FAILOVER_LOCK_PATH; exec \"$0\" \"$@\"' "
+         "\"$0\" \"$@\"",
+         {"(file of FAILOVER_LOCK_PATH) is \"device ", "on rank 1"}}, /* the same name, another file */
     };
+    enum { CASES = sizeof cases / sizeof cases[0] };
+    static struct cluster clusters[CASES];
+    pid_t pids[CASES];
+    int pidfds[CASES];
     char coordinator[512];
+    const struct cluster_options options = {.ranks = RANKS, .environment = "{ rename = ( \"GMS_*=TLLM_GMS_*\" ); }"};
     (void)state;
+    make_lock();
     setenv("GMS_X", "a", 1);
-    setenv("FAILOVER_LOCK_PATH", "/lock", 1);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        char script[256];
-        cluster_prepare(&cluster, &(struct cluster_options){.ranks = RANKS}, true);
-        snprintf(script, sizeof script, "[ $OMPI_COMM_WORLD_RANK = 0 ] || %s; exec \"$0\" \"$@\"", cases[i].odd);
+    setenv("FAILOVER_LOCK_PATH", lock, 1);
+    for (size_t i = 0; i < CASES; i++) { /* a refused start is mostly waited for */
+        char script[512];
+        cluster_prepare(&clusters[i], &options, true);
+        snprintf(script, sizeof script, "[ $OMPI_COMM_WORLD_RANK = 0 ] || { %s; }; exec \"$0\" \"$@\"", cases[i].odd);
         char *words[] = {"mpirun",   "--oversubscribe",
                          "-n",       "2",
                          "sh",       "-c",
                          script,     (char *)(uintptr_t)program("gms-coord", coordinator),
-                         "--config", cluster.config,
+                         "--config", clusters[i].config,
                          NULL};
-        int code = run_program(words, cluster.log);
-        if (code != EXIT_CONFIG || cluster_log_count(&cluster, cases[i].reason) != 1) {
-            char *cat[] = {"cat", cluster.log, NULL};
-            run_program(cat, "/dev/stderr");
-            fail_msg("exit %d; wanted once: %s", code, cases[i].reason);
-        }
-        cluster_discard(&cluster);
+        pids[i] = start_program(words, clusters[i].log, &pidfds[i]);
     }
     unsetenv("GMS_X");
     unsetenv("FAILOVER_LOCK_PATH");
+    for (size_t i = 0; i < CASES; i++) {
+        int code = wait_program(pids[i], pidfds[i]);
+        if (strstr(cases[i].odd, "unshare") != NULL && !mounts_possible())
+            continue;
+        if (code != EXIT_CONFIG || cluster_log_count(&clusters[i], cases[i].reasons[0]) != 1 ||
+            !cluster_log_has(&clusters[i], cases[i].reasons[1])) {
+            cluster_show_log(&clusters[i]);
+            fail_msg("%s: exit %d; wanted once: %s", cases[i].odd, code, cases[i].reasons[0]);
+        }
+    }
+    for (size_t i = 0; i < CASES; i++)
+        cluster_discard(&clusters[i]);
+    remove_lock();
 }
 
 static void test_odd_engine_rank(void **state)
@@ -283,49 +360,48 @@ static void test_odd_engine_rank(void **state)
         {"export FAILOVER_LOCK_PATH=/other SHARED=x", {NULL}, true},
         {"export GMS_ODD=1", {"GMS_ODD is unset on rank 0, \"1\" on rank 1", ""}, true},
     };
-    char path[128], link[128];
+    enum { CASES = sizeof cases / sizeof cases[0], AT_ONCE = 7 };
     (void)state;
-    char directory[] = "/tmp/gms-env-XXXXXX";
-    assert_non_null(mkdtemp(directory));
-    snprintf(path, sizeof path, "%s/lock", directory);
-    snprintf(link, sizeof link, "%s/lock.link", directory);
-    FILE *file = fopen(path, "we");
-    assert_non_null(file);
-    fclose(file);
-    assert_int_equal(symlink(path, link), 0);
-    setenv("FAILOVER_LOCK_PATH", path, 1);
+    make_lock();
+    setenv("FAILOVER_LOCK_PATH", lock, 1);
     cluster_start(&cluster, &(struct cluster_options){
                                 .ranks = RANKS, .environment = "{ set = ( \"SHARED=a b\", \"OF_RANK=${rank}\" ); }"});
     unsetenv("FAILOVER_LOCK_PATH");
-    snprintf(log_path, sizeof log_path, "%s/engine.log", cluster.directory);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        char before[256], script[256];
-        char *mounts[] = {"unshare", "-m", "true", NULL};
-        if (strstr(cases[i].odd, "unshare") != NULL && run_program(mounts, "/dev/null") != 0) {
-            print_message("skipped: no mount namespace can be made here\n");
-            continue;
+    for (size_t first = 0; first < CASES; first += AT_ONCE) { /* each as an engine of its own */
+        size_t count = CASES - first < AT_ONCE ? CASES - first : AT_ONCE;
+        char logs[AT_ONCE][160];
+        pid_t pids[AT_ONCE];
+        int pidfds[AT_ONCE];
+        for (size_t i = 0; i < count; i++) {
+            const char *odd = cases[first + i].odd;
+            char before[256], script[256];
+            snprintf(logs[i], sizeof logs[i], "%s/engine.%zu.log", cluster.directory, first + i);
+            snprintf(before, sizeof before, "[ $OMPI_COMM_WORLD_RANK = 0 ] || { %s; }; exec \"$0\" \"$@\"",
+                     cases[first + i].before ? odd : "true");
+            snprintf(script, sizeof script, "[ $GMS_RANK = 0 ] || { %s; }; exec \"$0\" join",
+                     cases[first + i].before ? "true" : odd);
+            pids[i] = start_engine((uint32_t)i, before, script, self, logs[i], &pidfds[i]);
         }
-        snprintf(before, sizeof before, "[ $OMPI_COMM_WORLD_RANK = 0 ] || { %s; }; exec \"$0\" \"$@\"",
-                 cases[i].before ? cases[i].odd : "true");
-        snprintf(script, sizeof script, "[ $GMS_RANK = 0 ] || { %s; }; exec \"$0\" join",
-                 cases[i].before ? "true" : cases[i].odd);
-        int code = run_engine(0, before, script, self);
-        bool admitted = cases[i].reasons[0] == NULL;
-        if (code != (admitted ? 0 : EXIT_MISMATCH) ||
-            (!admitted && (!said(cases[i].reasons[0]) || !said(cases[i].reasons[1])))) {
-            show();
-            fail_msg("%s: exit %d", cases[i].odd, code);
-        }
-        if (!admitted) { /* the same words on both ranks */
-            assert_true(said("rank 0: MISMATCH") || said("rank 0: GMS_E_MISMATCH"));
-            assert_true(said("rank 1: MISMATCH") || said("rank 1: GMS_E_MISMATCH"));
+        for (size_t i = 0; i < count; i++) {
+            int code = wait_program(pids[i], pidfds[i]);
+            const char *const *reasons = cases[first + i].reasons;
+            if (strstr(cases[first + i].odd, "unshare") != NULL && !mounts_possible())
+                continue;
+            bool admitted = reasons[0] == NULL;
+            if (code != (admitted ? 0 : EXIT_MISMATCH) ||
+                (!admitted && (!said(logs[i], reasons[0]) || !said(logs[i], reasons[1])))) {
+                show(logs[i]);
+                fail_msg("%s: exit %d", cases[first + i].odd, code);
+            }
+            if (!admitted) { /* the same words on both ranks */
+                assert_true(said(logs[i], "rank 0: MISMATCH") || said(logs[i], "rank 0: GMS_E_MISMATCH"));
+                assert_true(said(logs[i], "rank 1: MISMATCH") || said(logs[i], "rank 1: GMS_E_MISMATCH"));
+            }
         }
         assert_int_equal(cluster_number(&cluster, 0, "used_bytes"), 0);
     }
     cluster_stop(&cluster);
-    unlink(link);
-    unlink(path);
-    rmdir(directory);
+    remove_lock();
 }
 
 int main(int argc, char **argv)

@@ -24,6 +24,7 @@
 #include "base/run_dir.h"
 #include "harness.h"
 #include "processes.h"
+#include "sessions.h"
 #include "wire/channel.h"
 
 enum { RANKS = 2, AT_SERVING = 1, AT_AGAIN = 2, GATE_AGAIN = 1, GATE_END = 9, ROUNDS = 5 };
@@ -441,6 +442,32 @@ static bool has_keeper(void *context)
     return pid > 0 && pid != *former && cluster_log_count(&cluster, "a keeper is back") == RANKS;
 }
 
+/* All places of rank 0 are taken, and it makes room by closing gms-up's connection too: nobody has died. */
+static void test_displaced(void **state)
+{
+    enum { CROWD = GMS_SESSIONS_MAX + 16 };
+    static int crowd[CROWD];
+    char byte;
+    (void)state;
+    int64_t world = await_whole(0);
+    for (int i = 0, failures = 0; i < CROWD;
+         i += crowd[i] >= 0) { /* gms-up, coming back, displaces who has not greeted */
+        crowd[i] = cluster_client(&cluster, 0, GMS_CLIENT_CONTROL, 0);
+        failures += crowd[i] < 0;
+        assert_true(failures < CROWD);
+    }
+    assert_int_equal(recv(crowd[0], &byte, 1, MSG_DONTWAIT), 0); /* ours are displaced, so gms-up's was before */
+    for (int i = 0; i < CROWD; i++)
+        gms_fd_close(&crowd[i]);
+    assert_int_equal(await_whole(0), world);
+    assert_int_equal(cluster_log_count(&cluster, "the coordinators are gone"), 0);
+    assert_int_equal(cluster_log_count(&cluster, "started the coordinators"), 1);
+    signal_one((pid_t)cluster_number(&cluster, 1, "pid"), SIGKILL);
+    await_whole(world);
+    assert_int_equal(cluster_log_count(&cluster, "the coordinators are gone"), 1); /* and it was watching again */
+    assert_int_equal(cluster_log_count(&cluster, "started the coordinators"), 2);
+}
+
 static void test_kill_the_keeper(void **state)
 {
     (void)state;
@@ -589,6 +616,7 @@ int main(void)
         TEST(test_term_to_all),
         TEST(test_kill_the_launcher),
         TEST(test_kill_a_rank),
+        TEST(test_displaced),
         TEST(test_kill_the_keeper),
         TEST(test_kill_gms_up),
         TEST(test_a_start_that_fails),

@@ -216,39 +216,79 @@ static void test_inheritance(void **state)
     char variables[256];
     size_t bytes = 0;
     (void)state;
-    assert_ok(gms_environment_inherit(environment, variables, sizeof variables, &bytes, &error));
+    assert_ok(gms_environment_inherit(environment, &config, variables, sizeof variables, &bytes, &error));
     assert_int_equal(bytes, sizeof expected);
     assert_memory_equal(variables, expected, sizeof expected);
-    assert_ok(gms_environment_inherit(environment, variables, sizeof expected, &bytes, &error));
-    assert_status(gms_environment_inherit(environment, variables, sizeof expected - 1, &bytes, &error), GMS_E_CONFIG);
+    assert_ok(gms_environment_inherit(environment, &config, variables, sizeof expected, &bytes, &error));
+    assert_status(gms_environment_inherit(environment, &config, variables, sizeof expected - 1, &bytes, &error),
+                  GMS_E_CONFIG);
     assert_true(gms_environment_is_unknown("GMS_Z", 5));
     assert_false(gms_environment_is_unknown("GMS_RUN_DIR", 11));
     assert_false(gms_environment_is_unknown("FAILOVER_LOCK_PATH", 18));
 }
 
-static unsigned differ(const char *one, size_t one_bytes, const char *other, size_t other_bytes, bool missing_is_equal,
-                       char *ret_text, size_t capacity)
+/* A launcher that forwards only TLLM_: what arrived under a renamed name is the variable, unless that is there itself.
+ */
+static void test_renamed_back(void **state)
+{
+    char *environment[] = {"TLLM_GMS_A=forwarded",
+                           "GMS_B=own",
+                           "TLLM_GMS_B=copy",
+                           "TLLM_GMS_RANK=1",
+                           "LOCK=/l=",
+                           "TLLM_GMS_=x",
+                           "OTHER=1",
+                           "TLLM_GMS",
+                           "LOC=",
+                           NULL};
+    static const char expected[] = "GMS_B=own\0GMS_A=forwarded\0FAILOVER_LOCK_PATH=/l=";
+    static const char copies[] = "TLLM_GMS_B=own\0TLLM_GMS_A=forwarded\0LOCK=/l=";
+    struct gms_error error;
+    char variables[256], renamed[256];
+    size_t bytes = 0, renamed_bytes = 0;
+    (void)state;
+    add(config.rename, &config.rename_bytes, "GMS_*=TLLM_GMS_*");
+    add(config.rename, &config.rename_bytes, "FAILOVER_LOCK_PATH=LOCK");
+    add(config.rename, &config.rename_bytes, "FAILOVER_LOCK_PATH=LOC");
+    add(config.rename, &config.rename_bytes, "PATH=OTHER"); /* nothing that is handed on */
+    assert_ok(gms_environment_inherit(environment, &config, variables, sizeof variables, &bytes, &error));
+    assert_int_equal(bytes, sizeof expected);
+    assert_memory_equal(variables, expected, sizeof expected);
+    assert_status(gms_environment_inherit(environment, &config, variables, sizeof expected - 1, &bytes, &error),
+                  GMS_E_CONFIG);
+
+    config.rename_bytes -= (uint32_t)(sizeof "FAILOVER_LOCK_PATH=LOC" + sizeof "PATH=OTHER"); /* there and back */
+    assert_ok(
+        gms_environment_renamed(&config, expected, sizeof expected, renamed, sizeof renamed, &renamed_bytes, &error));
+    assert_int_equal(renamed_bytes, sizeof copies);
+    assert_memory_equal(renamed, copies, sizeof copies);
+    assert_status(
+        gms_environment_renamed(&config, expected, sizeof expected, renamed, sizeof copies - 1, &renamed_bytes, &error),
+        GMS_E_CONFIG);
+}
+
+static unsigned differ(const char *one, size_t one_bytes, const char *other, size_t other_bytes, char *ret_text,
+                       size_t capacity)
 {
     const struct gms_environment_list first = {one, one_bytes, 0}, second = {other, other_bytes, 7};
-    return gms_environment_difference(&first, &second, missing_is_equal, ret_text, capacity);
+    return gms_environment_difference(&first, &second, ret_text, capacity);
 }
-#define DIFFER(one, other, missing) differ(one, sizeof(one), other, sizeof(other), missing, text, sizeof text)
+#define DIFFER(one, other) differ(one, sizeof(one), other, sizeof(other), text, sizeof text)
 
 static void test_difference(void **state)
 {
     char text[256];
     (void)state;
-    assert_int_equal(DIFFER("A=1\0B=2", "B=2\0A=1", false), 0);
-    assert_int_equal(DIFFER("A=1\0B=2", "A=1\0B=3", false), 1);
+    assert_int_equal(DIFFER("A=1\0B=2", "B=2\0A=1"), 0);
+    assert_int_equal(DIFFER("A=1\0B=2", "A=1\0B=3"), 1);
     assert_string_equal(text, "B is \"2\" on rank 0, \"3\" on rank 7");
-    assert_int_equal(DIFFER("A=1\0B=", "A=1", false), 1); /* empty is not unset */
+    assert_int_equal(DIFFER("A=1\0B=", "A=1"), 1); /* empty is not unset */
     assert_string_equal(text, "B is \"\" on rank 0, unset on rank 7");
-    assert_int_equal(DIFFER("A=1\0B=", "A=1", true), 0);
-    assert_int_equal(DIFFER("A=1", "A=1\0B=", true), 1); /* the other way it is not equal */
+    assert_int_equal(DIFFER("A=1", "A=1\0B="), 1);
     assert_string_equal(text, "B is unset on rank 0, \"\" on rank 7");
-    assert_int_equal(DIFFER("A=1", "AB=1", false), 2);
+    assert_int_equal(DIFFER("A=1", "AB=1"), 2);
     assert_string_equal(text, "A is \"1\" on rank 0, unset on rank 7; AB is unset on rank 0, \"1\" on rank 7");
-    assert_int_equal(DIFFER("A=a\nb\"\\", "A=\xc3\xa4 ", false), 1);
+    assert_int_equal(DIFFER("A=a\nb\"\\", "A=\xc3\xa4 "), 1);
     assert_string_equal(text, "A is \"a\\x0ab\\\"\\\\\" on rank 0, \"\\xc3\\xa4 \" on rank 7");
 
     /* Long ones are shown where they differ; too many are counted. */
@@ -257,11 +297,11 @@ static void test_difference(void **state)
     memcpy(one, "A=", 2);
     memcpy(other, one, sizeof one);
     other[20000] = 'y';
-    assert_int_equal(DIFFER(one, other, false), 1);
+    assert_int_equal(DIFFER(one, other), 1);
     assert_non_null(strstr(text, "xy"));
     assert_non_null(strstr(text, "(32997 bytes, from byte 19974)"));
     static const char many[] = "A=1\0B=1\0C=1\0D=1\0E=1\0F=1\0G=1\0H=1\0I=1";
-    assert_int_equal(differ(many, sizeof many, "", 0, false, text, sizeof text), 9);
+    assert_int_equal(differ(many, sizeof many, "", 0, text, sizeof text), 9);
     assert_non_null(strstr(text, " more differ"));
     assert_true(strlen(text) < sizeof text);
 }
@@ -308,13 +348,10 @@ static void test_ports(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_expansion, clear),
-        cmocka_unit_test_setup(test_what_comes_over_what, clear),
-        cmocka_unit_test_setup(test_what_is_compared, clear),
-        cmocka_unit_test_setup(test_room, clear),
-        cmocka_unit_test_setup(test_inheritance, clear),
-        cmocka_unit_test_setup(test_difference, clear),
-        cmocka_unit_test_setup(test_ports, clear),
+        cmocka_unit_test_setup(test_expansion, clear),        cmocka_unit_test_setup(test_what_comes_over_what, clear),
+        cmocka_unit_test_setup(test_what_is_compared, clear), cmocka_unit_test_setup(test_room, clear),
+        cmocka_unit_test_setup(test_inheritance, clear),      cmocka_unit_test_setup(test_renamed_back, clear),
+        cmocka_unit_test_setup(test_difference, clear),       cmocka_unit_test_setup(test_ports, clear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -327,10 +327,40 @@ static void test_watch_a_coordinator(void **state)
     assert_true(gms_watch_ask_stop(&watch));
     assert_ok(gms_channel_receive_until(fd, buffer, deadline_ns, &down, &error));
     assert_int_equal(down.type, GMS_MESSAGE_SHUTDOWN);
+
+    /* Its places are taken and it makes room: that is not its end. */
+    gms_fd_close(&fd);
+    assert_false(gms_watch_step(&watch));
+    assert_int_equal(watch.state, GMS_WATCH_AGAIN);
+    assert_false(gms_watch_ask_stop(&watch));
+    fd = accept_one(listener);
+    gms_fd_close(&fd); /* and at once again */
+    assert_false(gms_watch_step(&watch));
+    assert_int_equal(watch.state, GMS_WATCH_AGAIN);
+    assert_false(gms_watch_step(&watch));
+    fd = accept_one(listener);
+    assert_ok(gms_channel_send(fd, &welcome, &error));
+    assert_false(gms_watch_step(&watch));
+    assert_int_equal(watch.state, GMS_WATCH_UP);
+    assert_false(watch.stop_asked);
+    /* Somebody else answers in its place: that is. */
+    gms_fd_close(&fd);
+    assert_false(gms_watch_step(&watch));
+    fd = accept_one(listener);
+    welcome.welcome.world = 43;
+    assert_ok(gms_channel_send(fd, &welcome, &error));
+    assert_true(gms_watch_step(&watch));
+    assert_int_equal(watch.state, GMS_WATCH_UP);
+    assert_int_equal(watch.world, 43);
+    /* Nobody listens any more. */
+    gms_fd_close(&listener);
     gms_fd_close(&fd);
     assert_true(gms_watch_step(&watch));
-    assert_int_equal(watch.world, 42); /* of whom answered last */
+    assert_int_equal(watch.state, GMS_WATCH_DOWN);
+    assert_int_equal(watch.world, 43); /* of whom answered last */
+
     /* One that ends before it has answered was never up. */
+    listener = listen_as("c");
     assert_false(gms_watch_step(&watch));
     fd = accept_one(listener);
     gms_fd_close(&fd);
