@@ -85,6 +85,8 @@ static void prepare(struct gms_daemon *daemon, const struct gms_action *action)
             gms_members_prepare(daemon->members, key->launch, client->call.local_digest, client, &error);
         if (event.prepared.status != GMS_OK)
             gms_log(GMS_LOG_ERROR, "engine %u cannot be admitted: %s", engine, error.text);
+    } else if (key->kind == GMS_OPERATION_EXCHANGE) {
+        event.prepared.status = GMS_OK; /* the core has all of it */
     } else {
         const struct gms_pools_caller caller = {.engine = engine,
                                                 .incarnation = key->incarnation,
@@ -154,7 +156,7 @@ static void commit(struct gms_daemon *daemon, const struct gms_action *action)
         commit_join(daemon, action);
         return;
     }
-    if (daemon->resuming && !is_still_so(daemon, action))
+    if (proposal->key.kind == GMS_OPERATION_EXCHANGE || (daemon->resuming && !is_still_so(daemon, action)))
         return;
     const struct gms_pools_caller caller = {.engine = engine, .incarnation = proposal->key.incarnation};
     struct gms_error error;
@@ -171,7 +173,7 @@ static void abort_operation(struct gms_daemon *daemon, const struct gms_action *
 {
     if (action->commit.proposal.key.kind == GMS_OPERATION_JOIN)
         gms_members_abort(daemon->members, action->commit.engine);
-    else
+    else if (action->commit.proposal.key.kind != GMS_OPERATION_EXCHANGE)
         gms_pools_abort(daemon->pools, action->commit.engine);
 }
 
@@ -247,6 +249,14 @@ static void reply(struct gms_daemon *daemon, const struct gms_action *action)
     message.reply.text = (struct gms_bytes){text, (uint32_t)strlen(text)};
     if (member != NULL)
         message.reply.secret = (struct gms_bytes){member->secret, sizeof member->secret};
+    if (outcome->status == GMS_OK && outcome->key.kind == GMS_OPERATION_EXCHANGE) {
+        const uint8_t *data = NULL;
+        if (gms_core_look_exchange(daemon->core, outcome->key.incarnation, outcome->key.sequence, &data,
+                                   &message.reply.payload.length))
+            message.reply.payload.data = data;
+        else /* only if this rank asks for it after it has asked for another */
+            message.reply.status = GMS_E_STALE;
+    }
     struct gms_pool_view pool;
     if (outcome->status == GMS_OK && outcome->key.kind == GMS_OPERATION_ALLOCATE &&
         gms_pools_look(daemon->pools, outcome->pool_index, &pool)) {

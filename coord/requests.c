@@ -84,13 +84,22 @@ static bool check_call(struct gms_client *client, const struct gms_message *mess
 {
     uint32_t kind = message->propose.kind;
     bool on_pool = kind == GMS_OPERATION_ALLOCATE || kind == GMS_OPERATION_PUBLISH || kind == GMS_OPERATION_RELEASE;
-    if (kind != GMS_OPERATION_JOIN && kind != GMS_OPERATION_ADOPT && !on_pool) {
+    bool exchange = kind == GMS_OPERATION_EXCHANGE;
+    if (kind != GMS_OPERATION_JOIN && kind != GMS_OPERATION_ADOPT && !on_pool && !exchange) {
         refuse(client, message->request_id, GMS_E_PROTOCOL, "no engine proposes an operation of kind %u", kind);
         return false;
     }
     if (on_pool && (message->propose.pool.length == 0 || !pool_name_is_good(&message->propose.pool))) {
         refuse(client, message->request_id, GMS_E_INVALID,
                "a pool's name has 1 to %d bytes of letters, digits, '.', '_' and '-'", GMS_NAME_BYTES - 1);
+        return false;
+    }
+    if (exchange && (message->propose.pool.length == 0 || !pool_name_is_good(&message->propose.pool) ||
+                     !names_what_it_says(message) || message->propose.payload.length > GMS_BALLOT_EXCHANGE_BYTES)) {
+        refuse(client, message->request_id, GMS_E_INVALID,
+               "an exchange has a name of 1 to %d bytes of letters, digits, '.', '_' and '-', its digest, and at most %d "
+               "bytes; this one has %u",
+               GMS_NAME_BYTES - 1, GMS_BALLOT_EXCHANGE_BYTES, message->propose.payload.length);
         return false;
     }
     if (on_pool && !names_what_it_says(message)) {
@@ -146,6 +155,10 @@ static void propose(struct gms_daemon *daemon, struct gms_client *client, const 
     event.propose.session = client->id;
     event.propose.since = message->propose.since;
     event.propose.proposal = call.proposal;
+    if (call.proposal.key.kind == GMS_OPERATION_EXCHANGE && call.payload_bytes > 0) {
+        event.propose.exchange_bytes = call.payload_bytes;
+        memcpy(event.propose.exchange, call.payload, call.payload_bytes);
+    }
     gms_daemon_push(daemon, &event);
 }
 

@@ -194,6 +194,24 @@ static void merge_reclaim(struct gms_ballot_reclaim *into, const struct gms_ball
         into->blocked[i] |= from->blocked[i];
 }
 
+/* Of several calls the one that is first in this order speaks; the others are said again in the next round. Only rank 0
+ * speaks of a call, so two of the same name never differ; if they do, their contents order them. */
+static int compare_exchanges(const struct gms_ballot_exchange *a, const struct gms_ballot_exchange *b)
+{
+    int order = compare_u64(a->incarnation, b->incarnation);
+    if (!order)
+        order = compare_u64(a->sequence, b->sequence);
+    if (!order)
+        order = compare_u64(a->bytes, b->bytes);
+    return order ? order : memcmp(a->data, b->data, sizeof a->data);
+}
+
+static void merge_exchange(struct gms_ballot_exchange *into, const struct gms_ballot_exchange *from)
+{
+    if (from->incarnation && (!into->incarnation || compare_exchanges(from, into) < 0))
+        *into = *from;
+}
+
 void gms_ballot_merge(struct gms_ballot *into, const struct gms_ballot *from)
 {
     into->flags |= from->flags;
@@ -219,6 +237,7 @@ void gms_ballot_merge(struct gms_ballot *into, const struct gms_ballot *from)
     for (unsigned i = 0; i < GMS_BALLOT_TRANSFERS; i++)
         insert_transfer(into->transfers, &from->transfers[i]);
     merge_reclaim(&into->reclaim, &from->reclaim);
+    merge_exchange(&into->exchange, &from->exchange);
 }
 
 const char *gms_fact_name(enum gms_fact fact)
@@ -242,7 +261,7 @@ const char *gms_operation_name(enum gms_operation operation)
     static const char *const names[GMS_OPERATION_COUNT] = {
         [GMS_OPERATION_NONE] = "none",       [GMS_OPERATION_JOIN] = "join",       [GMS_OPERATION_ALLOCATE] = "allocate",
         [GMS_OPERATION_PUBLISH] = "publish", [GMS_OPERATION_ADOPT] = "adopt",     [GMS_OPERATION_TAKEOVER] = "takeover",
-        [GMS_OPERATION_RELEASE] = "release", [GMS_OPERATION_RECLAIM] = "reclaim",
+        [GMS_OPERATION_RELEASE] = "release", [GMS_OPERATION_RECLAIM] = "reclaim", [GMS_OPERATION_EXCHANGE] = "exchange",
     };
     return (unsigned)operation < GMS_OPERATION_COUNT ? names[operation] : "unknown operation";
 }
@@ -256,6 +275,7 @@ const char *gms_operation_field_name(enum gms_operation operation, uint32_t fiel
         [GMS_OPERATION_PUBLISH] = {"pool name", "manifest"},
         [GMS_OPERATION_ADOPT] = {"epoch", "source"},
         [GMS_OPERATION_RELEASE] = {"pool name"},
+        [GMS_OPERATION_EXCHANGE] = {"name", "value"},
     };
     return (unsigned)operation < GMS_OPERATION_COUNT && field < GMS_PROPOSAL_FIELDS ? names[operation][field] : NULL;
 }

@@ -12,6 +12,7 @@
  * Lane 2, proposals, says for every engine slot what this rank's engine rank asks next.
  * Lane 3, transfers, carries news only: votes that no completed round has carried yet (kept: the lowest ids).
  * Lane 4, reclaim, is level-triggered and speaks of one step of it (core/reclaim.h).
+ * Lane 5, exchange, carries what rank 0 gives to one engine's exchange, until a completed round has carried it.
  */
 #ifndef GMS_CORE_BALLOT_H
 #define GMS_CORE_BALLOT_H
@@ -26,7 +27,8 @@ enum {
     GMS_MAX_ENGINES = 8,
     GMS_PROPOSAL_FIELDS = 6,
     GMS_BALLOT_TRANSFERS = 4,
-    GMS_BALLOT_VERSION = 2,
+    GMS_BALLOT_VERSION = 3,
+    GMS_BALLOT_EXCHANGE_BYTES = 128,
     GMS_RECLAIM_SUSPECTS = 32,                    /* bits of a page's set of suspects */
     GMS_RECLAIM_CROWD = GMS_RECLAIM_SUSPECTS - 1, /* the place of those that have none of their own */
     GMS_RECLAIM_SLOTS = 1024,                     /* pages of one step of reclaim, at most */
@@ -60,6 +62,7 @@ enum gms_operation {
     GMS_OPERATION_TAKEOVER, /* driven by facts; never proposed by an engine; named here for outcomes and logs */
     GMS_OPERATION_RELEASE,
     GMS_OPERATION_RECLAIM,
+    GMS_OPERATION_EXCHANGE, /* rank 0's bytes, on all ranks */
     GMS_OPERATION_COUNT,
 };
 
@@ -112,6 +115,13 @@ struct gms_ballot_reclaim {
     uint8_t blocked[GMS_RECLAIM_SLOTS / 8];          /* looking: pages that a rank holds back; OR */
 };
 
+struct gms_ballot_exchange {
+    uint64_t incarnation; /* of the engine whose call it is; 0: nothing is said */
+    uint32_t sequence;    /* of the call */
+    uint32_t bytes;
+    uint8_t data[GMS_BALLOT_EXCHANGE_BYTES];
+};
+
 struct gms_ballot {
     uint32_t version;
     uint32_t flags; /* GMS_BALLOT_* below; OR */
@@ -124,6 +134,7 @@ struct gms_ballot {
     struct gms_ballot_proposal proposals[GMS_MAX_ENGINES];
     struct gms_ballot_transfer transfers[GMS_BALLOT_TRANSFERS];
     struct gms_ballot_reclaim reclaim;
+    struct gms_ballot_exchange exchange;
 };
 
 enum {
@@ -145,6 +156,7 @@ const char *gms_operation_name(enum gms_operation operation);
  *   join: identity, environment, protocol version, world size, hash seed, engine version
  *   allocate: pool name, kind, slot count, block bytes   publish: pool name, manifest
  *   adopt: epoch, source                                 release: pool name
+ *   exchange: name, value
  */
 const char *gms_operation_field_name(enum gms_operation operation, uint32_t field);
 

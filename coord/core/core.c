@@ -98,6 +98,8 @@ static bool make_draft(struct gms_core *core)
     gms_core_reclaim_offer(core, &draft->reclaim);
     if (memcmp(&draft->reclaim, &last->reclaim, sizeof draft->reclaim) != 0 && gms_core_reclaim_says(&draft->reclaim))
         news = true;
+    if (gms_core_exchange_offer(core, &draft->exchange))
+        news = true; /* until a round has carried it */
     return gms_core_transfer_news(core, draft) || news;
 }
 
@@ -203,6 +205,7 @@ static void round_done(struct gms_core *core, const struct gms_ballot *merged)
     }
     gms_core_facts(core, merged);
     gms_core_transfers(core, merged);
+    gms_core_exchange_round(core, merged);
     gms_core_operations(core, merged);
     gms_core_reclaim_round(core, merged);
     core->round++;
@@ -295,8 +298,7 @@ void gms_core_step(struct gms_core *core, const struct gms_event *event, struct 
         gms_core_stored(core, event->ticket, false);
         break;
     case GMS_EVENT_PROPOSE:
-        gms_core_propose(core, event->propose.engine, event->propose.session, event->propose.since,
-                         &event->propose.proposal);
+        gms_core_propose(core, event);
         break;
     case GMS_EVENT_PREPARED:
         gms_core_prepared(core, event->prepared.engine, &event->prepared.key, event->prepared.status,

@@ -130,6 +130,8 @@ struct gms_event {
             uint64_t session; /* the driver's name for whom to answer; not 0 */
             uint64_t since;   /* join: the world in which its engine rank asked first; 0: in this one */
             struct gms_proposal proposal;
+            uint32_t exchange_bytes; /* exchange, on rank 0: what it gives */
+            uint8_t exchange[GMS_BALLOT_EXCHANGE_BYTES];
         } propose;
         struct {
             uint32_t engine;
@@ -363,6 +365,11 @@ struct gms_core_pool_view {
 };
 /* Pool `index` of the group's table; false when there is none. */
 bool gms_core_look_pool(const struct gms_core *core, uint32_t index, struct gms_core_pool_view *ret_view);
+
+/* What rank 0 gave to the exchange that this incarnation's call `sequence` was, equal on all ranks: from its success on
+ * until the incarnation's next exchange begins. False: there is none. `*ret_data` is borrowed until the next step. */
+bool gms_core_look_exchange(const struct gms_core *core, uint64_t incarnation, uint32_t sequence,
+                            const uint8_t **ret_data, uint32_t *ret_bytes);
 
 struct gms_core_transfer_view {
     uint64_t incarnation, id;

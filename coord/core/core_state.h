@@ -49,6 +49,8 @@ struct gms_core_pending {
     uint64_t since_ns;                   /* first contributed */
     uint32_t adopted, idle, quarantined; /* adopt: the bulk's result, equal on all ranks */
     struct gms_proposal proposal;
+    uint32_t exchange_bytes; /* exchange, on rank 0: what it gives */
+    uint8_t exchange[GMS_BALLOT_EXCHANGE_BYTES];
 };
 
 /* A decided operation. Replicated, but for `ticket`. */
@@ -74,6 +76,14 @@ struct gms_core_last {
     struct gms_outcome outcome;
 };
 
+/* What rank 0 gave to the slot's last exchange. One is enough: the next one begins only when every rank was told this
+ * one's end. Replicated. */
+struct gms_core_exchange {
+    uint32_t sequence; /* of the call, under the slot's incarnation; 0: there was none */
+    uint32_t bytes;
+    uint8_t data[GMS_BALLOT_EXCHANGE_BYTES];
+};
+
 struct gms_core_engine {
     /* replicated */
     enum gms_role role;
@@ -84,6 +94,7 @@ struct gms_core_engine {
     bool may_write; /* condemned, and may have been writing the group's KV: no successor before it is retired */
     struct gms_core_operation operation;
     struct gms_core_last last;
+    struct gms_core_exchange exchange;
     uint32_t decided_next;
     struct gms_core_decided decided[GMS_CORE_OUTCOMES];
 
@@ -216,8 +227,7 @@ void gms_text_operation(struct gms_text *text, uint32_t engine, const struct gms
 const char *gms_core_status_words(gms_status status);
 
 /* ---- propose.c */
-void gms_core_propose(struct gms_core *core, uint32_t engine, uint64_t session, uint64_t since,
-                      const struct gms_proposal *proposal);
+void gms_core_propose(struct gms_core *core, const struct gms_event *event);
 
 /* ---- operation.c */
 void gms_core_prepare_stored(struct gms_core *core, const struct gms_core_store *store, bool ok);
@@ -233,6 +243,14 @@ void gms_core_offer(const struct gms_core *core, uint32_t engine, struct gms_bal
 void gms_core_operations(struct gms_core *core, const struct gms_ballot *merged);
 /* A condemned engine's operation ends everywhere. */
 void gms_core_operation_condemned(struct gms_core *core, uint32_t engine, const struct gms_ballot_proposal *merged);
+
+/* ---- exchange.c */
+/* Fills the ballot's lane on rank 0; true when there is something to say. */
+bool gms_core_exchange_offer(const struct gms_core *core, struct gms_ballot_exchange *ret_exchange);
+/* The lane of a completed round: before the proposals, which need what it carries. */
+void gms_core_exchange_round(struct gms_core *core, const struct gms_ballot *merged);
+/* Has a round carried what rank 0 gives to this call? */
+bool gms_core_exchange_arrived(const struct gms_core *core, uint32_t engine, const struct gms_operation_key *key);
 
 /* ---- pool.c */
 uint32_t gms_core_pool_find(const struct gms_core *core, uint64_t name_digest);

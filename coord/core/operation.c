@@ -391,6 +391,7 @@ static void commit_join(struct gms_core *core, uint32_t engine, struct gms_outco
     slot->launch = outcome->key.launch;
     slot->next_sequence = 1;
     slot->facts = 0;
+    memset(&slot->exchange, 0, sizeof slot->exchange);
     gms_core_mix(core, slot->incarnation);
     if (founds_group(core, engine)) {
         for (uint32_t i = 0; i < GMS_PROPOSAL_FIELDS; i++) {
@@ -427,6 +428,9 @@ static void decide_commit(struct gms_core *core, uint32_t engine)
         core->writer = slot->incarnation;
         core->writer_engine = engine;
         gms_core_mix(core, core->writer);
+        return;
+    case GMS_OPERATION_EXCHANGE:
+        gms_core_decide(core, engine, &outcome);
         return;
     case GMS_OPERATION_NONE:
     case GMS_OPERATION_TAKEOVER:
@@ -531,6 +535,8 @@ static void start(struct gms_core *core, uint32_t engine, const struct gms_ballo
         return;
     if (kind == GMS_OPERATION_ADOPT && !adopt_is_allowed(core, engine, merged))
         return;
+    if (kind == GMS_OPERATION_EXCHANGE && !gms_core_exchange_arrived(core, engine, &operation.key))
+        return; /* another engine's was carried this time; rank 0 rings for the next round */
     if (kind == GMS_OPERATION_ALLOCATE || kind == GMS_OPERATION_PUBLISH || kind == GMS_OPERATION_RELEASE) {
         struct gms_outcome outcome = gms_core_outcome(core, &operation.key, GMS_OK, -1);
         gms_status status = gms_core_pool_start(core, engine, merged, &operation, &outcome);

@@ -216,6 +216,7 @@ void gms_core_pool_commit(struct gms_core *core, uint32_t engine, struct gms_out
     case GMS_OPERATION_ADOPT:
     case GMS_OPERATION_TAKEOVER:
     case GMS_OPERATION_RECLAIM:
+    case GMS_OPERATION_EXCHANGE:
     case GMS_OPERATION_COUNT:
         break;
     }

@@ -37,6 +37,7 @@ static bool key_is_wellformed(struct gms_core *core, uint32_t engine, uint64_t s
     case GMS_OPERATION_PUBLISH:
     case GMS_OPERATION_ADOPT:
     case GMS_OPERATION_RELEASE:
+    case GMS_OPERATION_EXCHANGE:
         if (!key->launch && key->incarnation && key->sequence)
             return true;
         text = answer(core, engine, session, key, GMS_E_PROTOCOL);
@@ -140,9 +141,11 @@ static bool key_is_next(struct gms_core *core, uint32_t engine, uint64_t session
     return true;
 }
 
-void gms_core_propose(struct gms_core *core, uint32_t engine, uint64_t session, uint64_t since,
-                      const struct gms_proposal *proposal)
+void gms_core_propose(struct gms_core *core, const struct gms_event *event)
 {
+    const uint32_t engine = event->propose.engine;
+    const uint64_t session = event->propose.session, since = event->propose.since;
+    const struct gms_proposal *proposal = &event->propose.proposal;
     const struct gms_operation_key *key = &proposal->key;
 
     if (engine >= GMS_MAX_ENGINES) {
@@ -152,6 +155,12 @@ void gms_core_propose(struct gms_core *core, uint32_t engine, uint64_t session, 
     }
     if (!key_is_wellformed(core, engine, session, key))
         return;
+    if (event->propose.exchange_bytes > GMS_BALLOT_EXCHANGE_BYTES) {
+        struct gms_text text = answer(core, engine, session, key, GMS_E_INVALID);
+        gms_text_u64(&text, event->propose.exchange_bytes);
+        gms_text_count(&text, " bytes; the limit is ", GMS_BALLOT_EXCHANGE_BYTES);
+        return;
+    }
 
     struct gms_core_engine *slot = &core->engines[engine];
     struct gms_core_pending *pending = &slot->pending;
@@ -186,4 +195,8 @@ void gms_core_propose(struct gms_core *core, uint32_t engine, uint64_t session, 
     pending->present = true;
     pending->session = session;
     pending->proposal = *proposal;
+    if (key->kind != GMS_OPERATION_EXCHANGE || core->options.rank != 0)
+        return;
+    pending->exchange_bytes = event->propose.exchange_bytes;
+    memcpy(pending->exchange, event->propose.exchange, pending->exchange_bytes);
 }

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { HEADER_BYTES = 48, MAGIC_BYTES = 8, DIGEST_AT = GMS_SNAPSHOT_DIGEST_AT, SNAPSHOT_VERSION = 2 };
+enum { HEADER_BYTES = 48, MAGIC_BYTES = 8, DIGEST_AT = GMS_SNAPSHOT_DIGEST_AT, SNAPSHOT_VERSION = 3 };
 
 static const uint8_t magic[MAGIC_BYTES] = {'G', 'M', 'S', 's', 't', 'a', 't', 'e'};
 
@@ -180,6 +180,9 @@ static void walk_slot(struct walk *walk, struct gms_core_engine *slot)
     if (slot->last.decided)
         walk_outcome(walk, &slot->last.outcome);
     walk_decided(walk, slot);
+    U32(walk, slot->exchange.sequence, 0);
+    U32(walk, slot->exchange.bytes, sizeof slot->exchange.data + 1);
+    raw(walk, slot->exchange.data, slot->exchange.bytes);
 
     bool empty = slot->role == GMS_ROLE_EMPTY;
     if (empty != !slot->incarnation || (slot->may_write && slot->role != GMS_ROLE_CONDEMNED) ||

@@ -47,6 +47,7 @@ enum {
     GMS_RECORD_PARTS = 4,      /* slots that one record may span */
     GMS_MAX_POOLS = 16,
     GMS_MAX_TAGS = 32,
+    GMS_EXCHANGE_BYTES = 128,
 };
 
 typedef struct gms_session gms_session; /* opaque; made by gms_open, ended by gms_close */
@@ -104,6 +105,17 @@ struct gms_membership {
  * is going on, and joins wait for its end: call again), and others. */
 GMS_API gms_status gms_join(gms_session *session, const struct gms_identity *identity,
                             struct gms_membership *ret_membership, struct gms_error *ret_error);
+
+/*
+ * COLLECTIVE. Gives every rank what rank 0 of this incarnation gives: `bytes` bytes of `data` (at most
+ * GMS_EXCHANGE_BYTES; what other ranks give is not looked at). `name` (letters, digits, '.', '_', '-', like a pool's)
+ * says what it is about, and `value` something that must be equal on all ranks besides. *ret_data has room for
+ * GMS_EXCHANGE_BYTES; rank 0 goes by it, too: a call that is made again after TIMEOUT or AGAIN may give what was given
+ * first. Nothing of another incarnation is ever given. Errors: MISMATCH (name or value differs: ranks and both values),
+ * EXPIRED (a rank did not ask for it), INVALID, and those of all collective calls.
+ */
+GMS_API gms_status gms_exchange(gms_session *session, const char *name, uint64_t value, const void *data,
+                                uint32_t bytes, void *ret_data, uint32_t *ret_bytes, struct gms_error *ret_error);
 
 /* --------------------------------------------------------------------------------------- tags and regions ----- */
 

@@ -22,7 +22,7 @@
 
 enum {
     GMS_WIRE_MAGIC = 0x57534d47, /* "GMSW" */
-    GMS_WIRE_VERSION = 3,
+    GMS_WIRE_VERSION = 4,
     GMS_WIRE_HEADER_BYTES = 16,
     GMS_WIRE_MAX_BYTES = 160 * 1024, /* header included; below the default socket buffer */
     GMS_WIRE_MAX_FDS = 4,
@@ -147,7 +147,7 @@ struct gms_message {
             uint64_t since;              /* join: the world in which this launch asked first; else 0 */
             uint64_t fields[GMS_WIRE_FIELDS];
             struct gms_bytes pool;    /* name */
-            struct gms_bytes payload; /* publish: the manifest; join: identity in words, for texts */
+            struct gms_bytes payload; /* publish: the manifest; join: identity in words, for texts; exchange: rank 0's */
         } propose;
         struct {
             uint64_t incarnation;
@@ -165,7 +165,7 @@ struct gms_message {
             uint32_t adopted, idle, quarantined, pool_index, created, published;
             uint64_t bytes;
             struct gms_bytes text;
-            struct gms_bytes payload; /* allocate of a published weights pool: its manifest */
+            struct gms_bytes payload; /* allocate of a published weights pool: its manifest; exchange: rank 0's bytes */
             struct gms_bytes secret;  /* join: GMS_SECRET_BYTES, by which this engine rank is known to later worlds */
         } reply;
         struct {

@@ -226,6 +226,19 @@ static void told(struct cluster *cluster, uint64_t epoch, uint64_t incarnation)
         cluster->told_incarnation = incarnation;
 }
 
+/* Everybody has what rank 0 gave to this very call, and may be given it now. */
+static void check_exchange(struct cluster *cluster, uint32_t rank, const struct gms_operation_key *key)
+{
+    uint8_t given[GMS_BALLOT_EXCHANGE_BYTES];
+    uint32_t bytes = 0, expected = cluster_gives(key, 0, given);
+    const uint8_t *data = NULL;
+
+    if (!gms_core_look_exchange(cluster->cores[rank], key->incarnation, key->sequence, &data, &bytes) ||
+        bytes != expected || memcmp(data, given, bytes) != 0)
+        cluster_fail(cluster, "rank %u: exchange of incarnation %llu call %u: %u bytes, not the %u that rank 0 gave",
+                     rank, (unsigned long long)key->incarnation, key->sequence, bytes, expected);
+}
+
 static void check_reply(struct cluster *cluster, uint32_t rank, const struct gms_action *action)
 {
     const struct gms_outcome *outcome = &action->reply.outcome;
@@ -236,6 +249,8 @@ static void check_reply(struct cluster *cluster, uint32_t rank, const struct gms
         cluster_fail(cluster, "rank %u: reply to nobody", rank);
     if (outcome->status == GMS_OK)
         told(cluster, outcome->epoch, outcome->incarnation);
+    if (outcome->status == GMS_OK && outcome->key.kind == GMS_OPERATION_EXCHANGE)
+        check_exchange(cluster, rank, &outcome->key);
     for (uint32_t i = 0; i < cluster->decided_count; i++)
         if (cluster_keys_equal(&cluster->decided[i].outcome.key, &outcome->key) &&
             (cluster->decided[i].outcome.status == GMS_OK) != (outcome->status == GMS_OK) &&

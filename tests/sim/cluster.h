@@ -274,6 +274,8 @@ struct gms_proposal cluster_call(enum gms_operation kind, uint64_t incarnation, 
 struct gms_proposal cluster_allocate(uint64_t incarnation, uint32_t sequence, const char *pool, uint32_t pool_kind,
                                      uint64_t slot_count, uint64_t block_bytes);
 struct gms_proposal cluster_on_pool(enum gms_operation kind, uint64_t incarnation, uint32_t sequence, const char *pool);
+/* What `rank` gives to an exchange; of the ranks, and of every call, something else. */
+uint32_t cluster_gives(const struct gms_operation_key *key, uint32_t rank, uint8_t ret_data[GMS_BALLOT_EXCHANGE_BYTES]);
 struct gms_proposal cluster_adopt(uint64_t incarnation, uint32_t sequence, uint64_t epoch, uint64_t source);
 
 struct gms_core_view cluster_look(const struct cluster *cluster, uint32_t rank);

@@ -257,6 +257,9 @@ bool sim_work(struct sim *sim, uint32_t engine, uint32_t rank)
     case LIFE_RELEASE:
         proposal = cluster_on_pool(GMS_OPERATION_RELEASE, process->incarnation, process->sequence, "x");
         break;
+    case LIFE_EXCHANGE:
+        proposal = cluster_on_pool(GMS_OPERATION_EXCHANGE, process->incarnation, process->sequence, "id");
+        break;
     case LIFE_PARK:
         process->life = LIFE_PARKED;
         cluster_fact(sim->cluster, rank, engine, process->incarnation, GMS_FACT_PARKED);
@@ -325,6 +328,9 @@ static void on_reply(struct sim *sim, uint32_t engine, uint32_t rank, const stru
         process->life = LIFE_RELEASE;
         break;
     case LIFE_RELEASE:
+        process->life = LIFE_EXCHANGE;
+        break;
+    case LIFE_EXCHANGE:
         process->life = LIFE_PARK;
         break;
     case LIFE_ADOPT:

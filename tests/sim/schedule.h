@@ -18,6 +18,7 @@ enum life {
     LIFE_KV,
     LIFE_EXTRA, /* a pool that is given back at once, by several engines at the same time */
     LIFE_RELEASE,
+    LIFE_EXCHANGE,
     LIFE_PARK,
     LIFE_PARKED, /* until PROMOTE */
     LIFE_ADOPT,

@@ -52,6 +52,10 @@ static void random_ballot(struct gms_ballot *ballot)
         ballot->reclaim.cannot_know_rank[i] = (uint16_t)few(UINT16_MAX);
         ballot->reclaim.blocked[i] = (uint8_t)next_random();
     }
+    if (next_random() % 2) {
+        ballot->exchange = (struct gms_ballot_exchange){1 + next_random() % 2, (uint32_t)few(2), (uint32_t)few(2), {0}};
+        ballot->exchange.data[few(2) % sizeof ballot->exchange.data] = (uint8_t)few(3);
+    }
     for (unsigned e = 0; e < GMS_MAX_ENGINES; e++) {
         struct gms_ballot_proposal *proposal = &ballot->proposals[e];
 

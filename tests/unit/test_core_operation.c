@@ -52,6 +52,7 @@ static struct gms_proposal next_of(struct cluster *c, enum gms_operation kind)
         return cluster_allocate(1, sequence, "kv", GMS_POOL_KV, 8, 4096);
     case GMS_OPERATION_PUBLISH:
     case GMS_OPERATION_RELEASE:
+    case GMS_OPERATION_EXCHANGE:
         return cluster_on_pool(kind, 1, sequence, "w");
     case GMS_OPERATION_ADOPT:
         return cluster_adopt(1, sequence, view.epoch, 0);
@@ -66,7 +67,7 @@ static struct gms_proposal next_of(struct cluster *c, enum gms_operation kind)
 }
 
 static const enum gms_operation kinds[] = {GMS_OPERATION_JOIN, GMS_OPERATION_ALLOCATE, GMS_OPERATION_PUBLISH,
-                                           GMS_OPERATION_ADOPT, GMS_OPERATION_RELEASE};
+                                           GMS_OPERATION_ADOPT, GMS_OPERATION_RELEASE, GMS_OPERATION_EXCHANGE};
 
 /* Ready for an operation of `kind` by the engine slot in *ret_engine. */
 static struct cluster *ready_for(enum gms_operation kind, uint32_t ranks, uint32_t *ret_engine)
