@@ -3,7 +3,7 @@
 include(CMakePackageConfigHelpers)
 
 install(TARGETS gms EXPORT gms-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES include/gms/engine.h include/gms/status.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gms)
+install(FILES include/gms/engine.h include/gms/nccl.h include/gms/status.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gms)
 install(FILES examples/quickstart.cfg examples/attach.py DESTINATION ${CMAKE_INSTALL_DATADIR}/gms)
 install(DIRECTORY examples/pytorch DESTINATION ${CMAKE_INSTALL_DATADIR}/gms PATTERN __pycache__ EXCLUDE)
 

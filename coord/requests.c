@@ -96,10 +96,11 @@ static bool check_call(struct gms_client *client, const struct gms_message *mess
     }
     if (exchange && (message->propose.pool.length == 0 || !pool_name_is_good(&message->propose.pool) ||
                      !names_what_it_says(message) || message->propose.payload.length > GMS_BALLOT_EXCHANGE_BYTES)) {
-        refuse(client, message->request_id, GMS_E_INVALID,
-               "an exchange has a name of 1 to %d bytes of letters, digits, '.', '_' and '-', its digest, and at most %d "
-               "bytes; this one has %u",
-               GMS_NAME_BYTES - 1, GMS_BALLOT_EXCHANGE_BYTES, message->propose.payload.length);
+        refuse(
+            client, message->request_id, GMS_E_INVALID,
+            "an exchange has a name of 1 to %d bytes of letters, digits, '.', '_' and '-', its digest, and at most %d "
+            "bytes; this one has %u",
+            GMS_NAME_BYTES - 1, GMS_BALLOT_EXCHANGE_BYTES, message->propose.payload.length);
         return false;
     }
     if (on_pool && !names_what_it_says(message)) {

@@ -15,6 +15,7 @@ from typing import Iterator, Optional, Sequence
 
 WEIGHTS, KV = 1, 2  # pool kinds
 KEEP, SWAP, RELEASE, SAVE = 1, 2, 3, 4  # what happens to a tag's memory on park
+SUM, PRODUCT, MAX, MIN, AVERAGE = 0, 1, 2, 3, 4  # reductions
 AGAIN, TIMEOUT, NOT_FOUND, BUSY, REFUSED, NOT_DONE, QUARANTINED, STALE, DISCONNECTED = 2, 3, 6, 8, 10, 13, 14, 15, 200
 
 _u32, _u64, _text, _pointer = c.c_uint32, c.c_uint64, c.c_char_p, c.c_void_p
@@ -40,6 +41,9 @@ _Block = _structure("_Block", ("hash", c.c_uint8 * 16), ("parent_hash", c.c_uint
                     ("part_count", _u32), ("parts", _Part * 4))
 _Tag = _structure("_Tag", ("name", c.c_char * 64), ("policy", _u32))
 _TagReport = _structure("_TagReport", ("tag", _Tag), ("bytes", _u64), ("park_ns", _u64), ("wake_ns", _u64))
+_NcclOptions = _structure("_NcclOptions", ("library", _text), ("timeout_ms", _u32), ("launch_ms", _u32))
+_NcclVerification = _structure("_NcclVerification", ("duration_ns", _u64), ("number", _u64))
+_EXCHANGE_BYTES = 128
 
 
 class GmsError(Exception):
@@ -107,7 +111,8 @@ def _load() -> c.CDLL:
     returns = {"gms_pool_address": _pointer, "gms_pool_bytes": _u64, "gms_pool_mapping_epoch": _u64,
                "gms_mapping_epoch": _u64, "gms_driver_calls": _u64, "gms_step_begin": _u64, "gms_status_text": _text,
                "gms_close": None, "gms_step_complete": None, "gms_progress": None, "gms_busy": None, "gms_work": None,
-               "gms_wake_cancel": None, "gms_torch_alloc": _pointer, "gms_torch_free": None}
+               "gms_wake_cancel": None, "gms_torch_alloc": _pointer, "gms_torch_free": None, "gms_nccl_close": None,
+               "gms_nccl_abort": None, "gms_nccl_library": _text}
     for name, kind in returns.items():
         getattr(library, name).restype = kind
     return library
@@ -206,6 +211,113 @@ class Pool:
         return torch.as_tensor(raw, device="cuda").view(dtype).view(*shape)
 
 
+def _wheel_of_nccl() -> Optional[str]:
+    """PyTorch's own NCCL, where none is loaded yet (libgms takes one that is): the file of its wheel."""
+    import importlib.util
+
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        if "/libnccl.so.2" in maps.read():
+            return None
+    try:
+        found = importlib.util.find_spec("nvidia.nccl")
+    except ImportError:
+        return None
+    for place in found.submodule_search_locations or () if found else ():
+        path = os.path.join(place, "lib", "libnccl.so.2")
+        if os.path.exists(path):
+            return path
+    return None
+
+
+class Communicator:
+    """NCCL between the ranks of this incarnation, one rank per GPU; made by Session.communicator (include/gms/nccl.h).
+
+    Collectives go to PyTorch's current stream unless one is given (a torch.cuda.Stream, or its number), so inside
+    torch.cuda.graph they are captured. Use each size once before capturing it. Nothing waits for ever: after CONDEMNED,
+    SYSTEM or a verification that failed the communicator is aborted, and the engine should end.
+    """
+
+    def __init__(self, session: "Session", handle: c.c_void_p) -> None:
+        self._session, self._gms, self._handle = session, session._gms, handle
+        self.version: int = self._gms.gms_nccl_version(handle)
+        self.library: str = self._gms.gms_nccl_library(handle).decode()
+
+    @staticmethod
+    def _stream(stream) -> c.c_void_p:
+        if stream is None:
+            import torch
+
+            stream = torch.cuda.current_stream()
+        return _pointer(getattr(stream, "cuda_stream", stream))
+
+    @staticmethod
+    def _type(tensor) -> int:
+        names = {"int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6, "float32": 7,
+                 "float64": 8, "bfloat16": 9, "float8_e4m3fn": 10, "float8_e5m2": 11}
+        name = str(tensor.dtype).removeprefix("torch.")
+        if name not in names:
+            raise GmsError("collective", 1, f"NCCL has no type for {tensor.dtype}")
+        if not tensor.is_contiguous() or tensor.device.type != "cuda":
+            raise GmsError("collective", 1, "a tensor for NCCL is contiguous and on the device")
+        return names[name]
+
+    def all_reduce(self, tensor, op: int = SUM, stream=None) -> None:
+        """In place."""
+        address = _pointer(tensor.data_ptr())
+        self._session._call("gms_nccl_all_reduce", self._handle, address, address, _u64(tensor.numel()),
+                            self._type(tensor), op, self._stream(stream))
+
+    def all_gather(self, output, tensor, stream=None) -> None:
+        """`output` has the tensors of all ranks, in their order."""
+        if output.numel() % tensor.numel() or output.dtype != tensor.dtype:
+            raise GmsError("all_gather", 1, f"{output.numel()} elements of {output.dtype} do not hold tensors of "
+                                            f"{tensor.numel()} elements of {tensor.dtype}")
+        self._type(output)
+        self._session._call("gms_nccl_all_gather", self._handle, _pointer(tensor.data_ptr()),
+                            _pointer(output.data_ptr()), _u64(tensor.numel()), self._type(tensor), self._stream(stream))
+
+    def broadcast(self, tensor, root: int = 0, stream=None) -> None:
+        """In place, from rank `root`."""
+        address = _pointer(tensor.data_ptr())
+        self._session._call("gms_nccl_broadcast", self._handle, address, address, _u64(tensor.numel()),
+                            self._type(tensor), _u32(root), self._stream(stream))
+
+    def wait(self, timeout_ms: int, stream=None) -> bool:
+        """Until the device has come past what was submitted to the stream; False: not within the time. In place of a
+        synchronise, which hangs where a rank is gone."""
+        return self._session._call("gms_nccl_wait", self._handle, self._stream(stream), _u32(timeout_ms),
+                                   allowed=(TIMEOUT,)) == 0
+
+    def verify(self, timeout_ms: int) -> int:
+        """On all ranks, between wake and serve: does every rank take part? Nanoseconds that it took."""
+        result = _NcclVerification()
+        self._session._call("gms_nccl_verify", self._handle, _u32(timeout_ms), c.byref(result))
+        return result.duration_ns
+
+    def check(self) -> None:
+        """Raises where NCCL has noticed an error, or the communicator was aborted. Never blocks."""
+        self._session._call("gms_nccl_check", self._handle)
+
+    @property
+    def usable(self) -> bool:
+        return self._gms.gms_nccl_check(self._handle, None) == 0
+
+    def suspend(self) -> None:
+        self._session._call("gms_nccl_suspend", self._handle)
+
+    def resume(self, timeout_ms: int) -> None:
+        self._session._call("gms_nccl_resume", self._handle, _u32(timeout_ms))
+
+    def abort(self) -> None:
+        """Ends what is in flight; may be called from any thread."""
+        self._gms.gms_nccl_abort(self._handle)
+
+    def close(self) -> None:
+        """When the work is done, and before Session.close, which closes what is left."""
+        self._gms.gms_nccl_close(self._handle)
+        self._handle = _pointer()
+
+
 class Session:
     """One engine rank's session. Everything that is not given comes from the environment that gms-exec sets."""
 
@@ -240,6 +352,22 @@ class Session:
         self._call("gms_join", self._handle, c.byref(_Identity(*words)), c.byref(member))
         return Membership(member.world, member.incarnation, member.epoch, member.rank, member.world_size,
                           member.engine_id, bool(member.kv_verify_full))
+
+    def exchange(self, name: str, data: bytes = b"", value: int = 0) -> bytes:
+        """What rank 0 gives (at most 128 bytes), on every rank; `value` must be equal on all."""
+        got, length = c.create_string_buffer(_EXCHANGE_BYTES), _u32()
+        self._call("gms_exchange", self._handle, name.encode(), _u64(value), data, _u32(len(data)), got,
+                   c.byref(length))
+        return got.raw[:length.value]
+
+    def communicator(self, library: Optional[str] = None, timeout_ms: int = 0) -> Communicator:
+        """NCCL between the ranks of this incarnation: on all ranks or on none, after join and before park."""
+        if library is None and "GMS_NCCL_LIBRARY" not in os.environ:
+            library = _wheel_of_nccl()
+        options = _NcclOptions(library.encode() if library is not None else None, timeout_ms, 0)
+        handle = _pointer()
+        self._call("gms_nccl_open", self._handle, c.byref(options), c.byref(handle))
+        return Communicator(self, handle)
 
     def _attach(self, **description) -> Pool:
         handle = _pointer()

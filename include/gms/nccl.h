@@ -57,10 +57,10 @@ enum gms_nccl_reduction {
 };
 
 struct gms_nccl_options {
-    const char *library;  /* borrowed; a path or a name; NULL: GMS_NCCL_LIBRARY, else the libnccl.so.2 that this process
-                             has loaded already (PyTorch's), else the one that the loader finds */
-    uint32_t timeout_ms;  /* to make it, first verification included; 0: 60,000 */
-    uint32_t launch_ms;   /* to submit one collective: it is more than a launch the first time; 0: 30,000 */
+    const char *library; /* borrowed; a path or a name; NULL: GMS_NCCL_LIBRARY, else the libnccl.so.2 that this process
+                            has loaded already (PyTorch's), else the one that the loader finds */
+    uint32_t timeout_ms; /* to make it, first verification included; 0: 60,000 */
+    uint32_t launch_ms;  /* to submit one collective: it is more than a launch the first time; 0: 30,000 */
 };
 
 /*
@@ -123,10 +123,10 @@ struct gms_nccl_verification {
 
 /*
  * On all ranks, in the same order: one small all-reduce on a stream of its own, of numbers that no earlier one had,
- * whose sum is checked. OK: every rank took part in it just now. Needs no memory and no mapping, so it may stand between
- * gms_wake and gms_serve. Errors: TIMEOUT (a rank did not come, or hangs), CORRUPT (the sum is wrong: the element and
- * both numbers), and those of gms_nccl_wait; after any of them the communicator is aborted. `ret_verification` may be
- * NULL.
+ * whose sum is checked. OK: every rank took part in it just now. Needs no memory and no mapping, so it may stand
+ * between gms_wake and gms_serve. Errors: TIMEOUT (a rank did not come, or hangs), CORRUPT (the sum is wrong: the
+ * element and both numbers), and those of gms_nccl_wait; after any of them the communicator is aborted.
+ * `ret_verification` may be NULL.
  */
 GMS_API gms_status gms_nccl_verify(gms_nccl *nccl, uint32_t timeout_ms, struct gms_nccl_verification *ret_verification,
                                    struct gms_error *ret_error);

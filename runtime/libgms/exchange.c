@@ -6,6 +6,7 @@
 #include "libgms/session.h"
 
 #include <inttypes.h>
+#include <poll.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -29,6 +30,7 @@ gms_status gms_session_condemn(struct gms_session *session, const char *text, si
         memcpy(session->condemned_text, text, length);
         session->condemned_text[length] = '\0';
         atomic_store_explicit(&session->gate, GMS_E_CONDEMNED, memory_order_release);
+        gms_nccl_condemned(session); /* whoever waits on the device for a rank that is gone waits no longer */
     }
     return GMS_E_CONDEMNED;
 }
@@ -197,6 +199,25 @@ gms_status gms_session_receive(struct gms_session *session, uint64_t deadline_ns
     *ret_filed = false;
     *ret_message = message;
     return GMS_OK;
+}
+
+gms_status gms_session_let_in(struct gms_session *session, struct gms_error *ret_error)
+{
+    struct pollfd news = {.fd = session->event_fd, .events = POLLIN};
+    struct gms_error error;
+    if (gms_session_condemned(session))
+        return gms_session_fail_condemned(session, ret_error);
+    if (poll(&news, 1, 0) <= 0)
+        return GMS_OK;
+    gms_status status = gms_link_step(session, &error);
+    while (status == GMS_OK) {
+        struct gms_message message;
+        bool filed = false;
+        status = gms_session_receive(session, 0, &message, &filed, &error);
+        if (status == GMS_OK && !filed)
+            gms_message_close_fds(&message); /* a late answer to a call that gave up */
+    }
+    return gms_session_condemned(session) ? gms_session_fail_condemned(session, ret_error) : GMS_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------- asked for --- */

@@ -196,6 +196,7 @@ void gms_close(gms_session *session)
     if (session == NULL)
         return;
     say_goodbye(session);
+    gms_nccl_forget(session);
     if (session->vmm != NULL)
         (void)session->vmm->sync(NULL); /* nothing may be in flight where something is unmapped */
     for (uint32_t i = 0; i < GMS_MAX_POOLS; i++)

@@ -200,6 +200,7 @@ struct gms_session {
 
     struct gms_pool *pools[GMS_MAX_POOLS];            /* owned */
     struct gms_directory *directories[GMS_MAX_POOLS]; /* of KV pools: borrowed from them */
+    struct gms_nccl *communicators;                   /* owned */
 
     /* The slot side. `gate` is what slot calls answer: OK, REFUSED until adopted, CONDEMNED. */
     _Atomic int gate;
@@ -240,6 +241,8 @@ gms_status gms_session_send(struct gms_session *session, struct gms_message *mes
  * TRANSFER_RESULT that is not filed is handed out and belongs to the caller, descriptors included. */
 gms_status gms_session_receive(struct gms_session *session, uint64_t deadline_ns, struct gms_message *ret_message,
                                bool *ret_filed, struct gms_error *ret_error);
+/* Lets in what the coordinator has said by itself, without waiting; with no coordinator there is nothing. CONDEMNED. */
+gms_status gms_session_let_in(struct gms_session *session, struct gms_error *ret_error);
 /* Sends and waits for the REPLY; what it says becomes the result. On GMS_OK *ret_reply belongs to the caller. When the
  * coordinator ends meanwhile the next one is asked the same; AGAIN when there is none until `deadline_ns`. */
 gms_status gms_session_ask(struct gms_session *session, struct gms_message *message, uint64_t deadline_ns,
@@ -273,6 +276,10 @@ void gms_regions_free(struct gms_session *session);
 /* stream.c, torch.c: before the session's memory goes. */
 void gms_marks_free(struct gms_session *session);
 void gms_torch_forget(const struct gms_session *session);
+
+/* nccl.c: aborts all; closes all. */
+void gms_nccl_condemned(struct gms_session *session);
+void gms_nccl_forget(struct gms_session *session);
 
 /* blocks.c; insert and remove need slots_lock */
 gms_status gms_blocks_create(struct gms_session *session, struct gms_error *ret_error);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/fd.h"
+#include "base/symbols.h"
 
 static struct {
     pthread_once_t once;
@@ -21,11 +22,8 @@ static _Atomic uint64_t call_count;
 
 static void open_library(void)
 {
-    static const struct {
-        const char *symbol;
-        size_t offset;
-    } list[] = {
-#define SYMBOL(member, symbol, parameters) {#symbol, offsetof(struct gms_cu_api, member)},
+    static const struct gms_symbol list[] = {
+#define SYMBOL(member, symbol, parameters) {#symbol, offsetof(struct gms_cu_api, member), false},
         GMS_CU_LIST(SYMBOL)
 #undef SYMBOL
     };
@@ -35,16 +33,12 @@ static void open_library(void)
         library.status = gms_fail(&library.error, GMS_E_UNSUPPORTED, "no CUDA driver here: %s", dlerror());
         return;
     }
-    for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
-        void *symbol = dlsym(driver, list[i].symbol);
+    const char *missing = gms_symbols_find(driver, list, sizeof(list) / sizeof(list[0]), &library.api);
 
-        if (!symbol) {
-            library.status =
-                gms_fail(&library.error, GMS_E_UNSUPPORTED,
-                         "this CUDA driver has no %s: it is older than this program needs (12.0)", list[i].symbol);
-            return; /* stays open: other threads of a driver cannot be unloaded */
-        }
-        memcpy((char *)&library.api + list[i].offset, &symbol, sizeof(symbol));
+    if (missing) {
+        library.status = gms_fail(&library.error, GMS_E_UNSUPPORTED,
+                                  "this CUDA driver has no %s: it is older than this program needs (12.0)", missing);
+        return; /* stays open: other threads of a driver cannot be unloaded */
     }
     library.status = GMS_OK;
 }

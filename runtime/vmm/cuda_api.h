@@ -77,6 +77,9 @@ enum {
     GMS_CU_ATTRIBUTE_RDMA_WITH_VMM = 110,
     GMS_CU_COMPUTE_MODE_DEFAULT = 0,
     GMS_CU_EVENT_DISABLE_TIMING = 2,
+    GMS_CU_STREAM_NON_BLOCKING = 1,
+    GMS_CU_HOST_PORTABLE = 1,
+    GMS_CU_HOST_MAPPED = 2,
 };
 
 /* X(member, symbol, parameters). Where a call has versions, the symbol is the one cuda.h maps the plain name to. */
@@ -122,7 +125,11 @@ enum {
     X(event_create, cuEventCreate, (gms_cu_event * ret_event, unsigned flags))                                         \
     X(event_record, cuEventRecord, (gms_cu_event event, gms_cu_stream stream))                                         \
     X(event_query, cuEventQuery, (gms_cu_event event))                                                                 \
-    X(event_destroy, cuEventDestroy_v2, (gms_cu_event event))
+    X(event_destroy, cuEventDestroy_v2, (gms_cu_event event))                                                          \
+    X(stream_create, cuStreamCreate, (gms_cu_stream * ret_stream, unsigned flags))                                     \
+    X(stream_destroy, cuStreamDestroy_v2, (gms_cu_stream stream))                                                      \
+    X(host_alloc, cuMemHostAlloc, (void **ret_address, size_t bytes, unsigned flags))                                  \
+    X(host_free, cuMemFreeHost, (void *address))
 
 struct gms_cu_api {
 #define GMS_CU_MEMBER(member, symbol, parameters) gms_cu_result(*member) parameters;

@@ -49,6 +49,9 @@ SAME_VALUE(GMS_CU_ATTRIBUTE_POSIX_FD_SUPPORTED, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_
 SAME_VALUE(GMS_CU_ATTRIBUTE_RDMA_WITH_VMM, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
 SAME_VALUE(GMS_CU_COMPUTE_MODE_DEFAULT, CU_COMPUTEMODE_DEFAULT);
 SAME_VALUE(GMS_CU_EVENT_DISABLE_TIMING, CU_EVENT_DISABLE_TIMING);
+SAME_VALUE(GMS_CU_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING);
+SAME_VALUE(GMS_CU_HOST_PORTABLE, CU_MEMHOSTALLOC_PORTABLE);
+SAME_VALUE(GMS_CU_HOST_MAPPED, CU_MEMHOSTALLOC_DEVICEMAP);
 
 #define SAME_PLACE(ours, ours_member, theirs, theirs_member)                                                           \
     _Static_assert(offsetof(ours, ours_member) == offsetof(theirs, theirs_member) &&                                   \
@@ -121,3 +124,7 @@ CHECK(cuEventCreate, CUresult (*)(CUevent *, unsigned));
 CHECK(cuEventRecord, CUresult (*)(CUevent, CUstream));
 CHECK(cuEventQuery, CUresult (*)(CUevent));
 CHECK(cuEventDestroy, CUresult (*)(CUevent));
+CHECK(cuStreamCreate, CUresult (*)(CUstream *, unsigned));
+CHECK(cuStreamDestroy, CUresult (*)(CUstream));
+CHECK(cuMemHostAlloc, CUresult (*)(void **, size_t, unsigned));
+CHECK(cuMemFreeHost, CUresult (*)(void *));

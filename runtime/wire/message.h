@@ -146,8 +146,9 @@ struct gms_message {
             uint64_t local_digest;       /* join: identity, rank included; publish: content, may differ per rank */
             uint64_t since;              /* join: the world in which this launch asked first; else 0 */
             uint64_t fields[GMS_WIRE_FIELDS];
-            struct gms_bytes pool;    /* name */
-            struct gms_bytes payload; /* publish: the manifest; join: identity in words, for texts; exchange: rank 0's */
+            struct gms_bytes pool; /* name */
+            struct gms_bytes
+                payload; /* publish: the manifest; join: identity in words, for texts; exchange: rank 0's */
         } propose;
         struct {
             uint64_t incarnation;

@@ -58,6 +58,7 @@ static struct {
     struct range ranges[RANGES];
     struct event events[EVENTS];
     void *held[STREAMS];
+    uintptr_t streams; /* made so far */
 } fake = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static _Thread_local int current_depth;
@@ -720,6 +721,36 @@ static struct event *event_of(gms_cu_event handle)
     const uintptr_t index = (uintptr_t)handle - 1;
 
     return index < EVENTS && fake.events[index].used ? &fake.events[index] : NULL;
+}
+
+/* A stream is a name: what is submitted is done at once, unless it is held. */
+gms_cu_result cuStreamCreate(gms_cu_stream *ret_stream, unsigned flags)
+{
+    BEGIN(cuStreamCreate, true);
+    (void)flags;
+    *ret_stream = (gms_cu_stream)(uintptr_t)(0x1000 + ++fake.streams);
+    return end(GMS_CU_SUCCESS);
+}
+
+gms_cu_result cuStreamDestroy_v2(gms_cu_stream stream)
+{
+    BEGIN(cuStreamDestroy_v2, true);
+    return end(stream ? GMS_CU_SUCCESS : GMS_CU_INVALID_HANDLE);
+}
+
+gms_cu_result cuMemHostAlloc(void **ret_address, size_t bytes, unsigned flags)
+{
+    BEGIN(cuMemHostAlloc, true);
+    (void)flags;
+    *ret_address = calloc(1, bytes);
+    return end(*ret_address ? GMS_CU_SUCCESS : GMS_CU_OUT_OF_MEMORY);
+}
+
+gms_cu_result cuMemFreeHost(void *address)
+{
+    BEGIN(cuMemFreeHost, true);
+    free(address);
+    return end(GMS_CU_SUCCESS);
 }
 
 gms_cu_result cuEventCreate(gms_cu_event *ret_event, unsigned flags)

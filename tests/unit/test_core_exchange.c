@@ -24,7 +24,8 @@ static void test_one_after_another(void **state)
 
     (void)state;
     join(c, 0, 11);
-    for (uint32_t sequence = 1; sequence < 70; sequence++) { /* more than outcomes are kept; lengths 0 and 128 as well */
+    for (uint32_t sequence = 1; sequence < 70;
+         sequence++) { /* more than outcomes are kept; lengths 0 and 128 as well */
         struct gms_proposal proposal = exchange(1, sequence);
         assert_int_equal(everywhere(c, 0, &proposal).status, GMS_OK);
         assert_true(has(c, 2, 1, sequence));
@@ -202,8 +203,8 @@ static void test_snapshot_keeps_it(void **state)
     struct gms_actions *actions = malloc(sizeof *actions);
     assert_non_null(memory);
     assert_non_null(actions);
-    assert_int_equal(
-        gms_core_restore(memory, &options, GMS_RECOVERY_RESTORE, snapshot, written, 1, &core, actions), GMS_OK);
+    assert_int_equal(gms_core_restore(memory, &options, GMS_RECOVERY_RESTORE, snapshot, written, 1, &core, actions),
+                     GMS_OK);
     assert_true(gms_core_look_exchange(core, 1, 1, &data, &bytes));
     assert_int_equal(bytes, cluster_gives(&proposal.key, 0, given));
     assert_memory_equal(data, given, bytes);
@@ -215,14 +216,10 @@ static void test_snapshot_keeps_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_after_another),
-        cmocka_unit_test(test_engines_at_once_do_not_mix),
-        cmocka_unit_test(test_a_stuck_one_holds_nobody_up),
-        cmocka_unit_test(test_rank_0_dies_in_the_middle),
-        cmocka_unit_test(test_incarnations_never_mix),
-        cmocka_unit_test(test_value_and_name_are_compared),
-        cmocka_unit_test(test_too_much_is_refused),
-        cmocka_unit_test(test_snapshot_keeps_it),
+        cmocka_unit_test(test_one_after_another),           cmocka_unit_test(test_engines_at_once_do_not_mix),
+        cmocka_unit_test(test_a_stuck_one_holds_nobody_up), cmocka_unit_test(test_rank_0_dies_in_the_middle),
+        cmocka_unit_test(test_incarnations_never_mix),      cmocka_unit_test(test_value_and_name_are_compared),
+        cmocka_unit_test(test_too_much_is_refused),         cmocka_unit_test(test_snapshot_keeps_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -66,8 +66,8 @@ static struct gms_proposal next_of(struct cluster *c, enum gms_operation kind)
     return cluster_join(0);
 }
 
-static const enum gms_operation kinds[] = {GMS_OPERATION_JOIN, GMS_OPERATION_ALLOCATE, GMS_OPERATION_PUBLISH,
-                                           GMS_OPERATION_ADOPT, GMS_OPERATION_RELEASE, GMS_OPERATION_EXCHANGE};
+static const enum gms_operation kinds[] = {GMS_OPERATION_JOIN,  GMS_OPERATION_ALLOCATE, GMS_OPERATION_PUBLISH,
+                                           GMS_OPERATION_ADOPT, GMS_OPERATION_RELEASE,  GMS_OPERATION_EXCHANGE};
 
 /* Ready for an operation of `kind` by the engine slot in *ret_engine. */
 static struct cluster *ready_for(enum gms_operation kind, uint32_t ranks, uint32_t *ret_engine)

@@ -35,7 +35,7 @@ def main():
     gms.gms_close.argtypes = [ctypes.c_void_p]
     version = gms.gms_version().decode()
     check(version.count(".") == 2, f"version {version!r}")
-    check(gms.gms_protocol_version() == 3, "protocol version")
+    check(gms.gms_protocol_version() == 4, "protocol version")
     check(gms.gms_status_name(DISCONNECTED) == b"GMS_E_DISCONNECTED", "status name")
     gms.gms_close(None)
 

@@ -179,8 +179,8 @@ static void names_and_descriptor_limits(void **state)
 static void golden_bytes(void **state)
 {
     static const unsigned char hello[] = {
-        'G',  'M',  'S', 'W', 3,   0,   1,   0,   44,
-        0,    0,    0,   9,   0,   0,   0,             /* header: version 3, type 1, body 44, id 9 */
+        'G',  'M',  'S', 'W', 4,   0,   1,   0,   44,
+        0,    0,    0,   9,   0,   0,   0,             /* header: version 4, type 1, body 44, id 9 */
         1,    0,    0,   0,                            /* role */
         0x67, 0x12, 0,   0,                            /* pid 4711 */
         2,    0,    0,   0,                            /* engine */
@@ -291,7 +291,7 @@ static void header_errors_are_told_apart(void **state)
     buffer[4] = 7;
     assert_status(gms_message_decode(buffer, bytes, &back, &error), GMS_E_VERSION);
     assert_text_has("version 7");
-    assert_text_has("program 3");
+    assert_text_has("program 4");
     buffer[4] = GMS_WIRE_VERSION;
     buffer[0] = 'X';
     assert_status(gms_message_decode(buffer, bytes, &back, &error), GMS_E_PROTOCOL);
