@@ -276,7 +276,7 @@ void cluster_discard(struct cluster *cluster)
     }
     if (cluster->keeper >= 0) {
         gms_pidfd_signal(cluster->keeper, SIGTERM);
-        if (!eventually(process_ended, &cluster->keeper, 2000))
+        if (!eventually(process_ended, &cluster->keeper, 50)) /* it holds memory still, which nobody wants any more */
             gms_pidfd_signal(cluster->keeper, SIGKILL);
         reap(cluster->keeper_pid, &cluster->keeper);
     }
