@@ -243,8 +243,14 @@ static void reply(struct gms_daemon *daemon, const struct gms_action *action)
     message.reply.quarantined = outcome->quarantined;
     message.reply.pool_index = outcome->pool_index;
     message.reply.created = outcome->created;
-    char text[sizeof outcome->text + sizeof daemon->comparison.text + 4];
+    char text[sizeof outcome->text + sizeof daemon->comparison.text + 4], difference[256] = "";
     const char *more = gms_daemon_environment_text(daemon, outcome);
+    if (more[0] == '\0' && outcome->status == GMS_E_MISMATCH && outcome->key.kind == GMS_OPERATION_JOIN &&
+        client->call.payload != NULL) { /* digests decide, words tell people (V27, V28) */
+        gms_members_tell_difference(daemon->members, client->call.payload, client->call.payload_bytes, difference,
+                                    sizeof difference);
+        more = difference;
+    }
     snprintf(text, sizeof text, "%s%s%s", outcome->text, more[0] != '\0' ? ": " : "", more);
     message.reply.text = (struct gms_bytes){text, (uint32_t)strlen(text)};
     if (member != NULL)

@@ -266,6 +266,9 @@ gms_status gms_members_prepare(struct gms_members *members, uint64_t launch, uin
     member->launch = launch;
     member->identity_digest = identity_digest;
     snprintf(member->launch_text, sizeof member->launch_text, "%s", client->launch);
+    if (client->call.payload != NULL) /* the words end with a NUL, or with the payload */
+        snprintf(member->identity, sizeof member->identity, "%.*s", (int)client->call.payload_bytes,
+                 (const char *)client->call.payload);
     gms_status status = gms_container_copy(&client->container, &member->container, ret_error);
     if (status == GMS_OK) {
         member->pidfd = fcntl(client->pidfd, F_DUPFD_CLOEXEC, 3);
@@ -287,6 +290,33 @@ gms_status gms_members_prepare(struct gms_members *members, uint64_t launch, uin
     gms_fail(ret_error, status, "engine %u's process cannot be left with the keeper", member->engine);
     gms_members_abort(members, client->engine_id);
     return status;
+}
+
+static size_t start_of_word(const char *text, size_t at)
+{
+    while (at > 0 && text[at - 1] != ' ')
+        at--;
+    return at;
+}
+
+void gms_members_tell_difference(struct gms_members *members, const char *words, size_t bytes, char *ret_text,
+                                 size_t text_bytes)
+{
+    ret_text[0] = '\0';
+    for (const struct gms_member *member = gms_members_next(members, NULL); member != NULL;
+         member = gms_members_next(members, member)) {
+        char asked[sizeof member->identity];
+        size_t at = 0;
+        snprintf(asked, sizeof asked, "%.*s", (int)bytes, words);
+        while (asked[at] != '\0' && asked[at] == member->identity[at])
+            at++;
+        if (member->identity[0] == '\0' || asked[at] == member->identity[at])
+            continue;
+        const char *one = asked + start_of_word(asked, at), *other = member->identity + start_of_word(asked, at);
+        snprintf(ret_text, text_bytes, "%.*s, the group has %.*s", (int)strcspn(one, " "), one,
+                 (int)strcspn(other, " "), other);
+        return;
+    }
 }
 
 struct gms_member *gms_members_commit(struct gms_members *members, uint32_t engine, uint64_t launch,

@@ -30,6 +30,7 @@ struct gms_member {
     uint64_t incarnation;     /* 0: prepared */
     uint64_t launch;          /* of its join's key */
     uint64_t identity_digest; /* of its KV */
+    char identity[512];       /* the same in words, cut; "": it was admitted in an earlier world */
     uint8_t secret[GMS_SECRET_BYTES];
     int pidfd;                      /* owned */
     struct gms_container container; /* owned */
@@ -69,6 +70,11 @@ void gms_members_abort(struct gms_members *members, uint32_t engine);
 
 struct gms_member *gms_members_find(struct gms_members *members, uint64_t incarnation);           /* NULL: unknown */
 struct gms_member *gms_members_next(struct gms_members *members, const struct gms_member *after); /* NULL: the first */
+
+/* In what the identity in `words` (`bytes` of them, or up to a NUL) differs first from that of the members here, as
+ * "dtype=bf16, the group has dtype=f32"; "" where it does not, or nothing is known in words. */
+void gms_members_tell_difference(struct gms_members *members, const char *words, size_t bytes, char *ret_text,
+                                 size_t text_bytes);
 
 /* It has a session now, or none any more. Without one its process is watched. */
 void gms_member_set_present(struct gms_member *member, bool present);

@@ -144,6 +144,9 @@ void rank_gate(struct engine_rank *rank, int gate);
 gms_status rank_open(struct engine_rank *rank, gms_session **ret_session, struct gms_error *error);
 gms_status rank_join(gms_session *session, const struct engine_rank *rank, struct gms_membership *ret_membership,
                      struct gms_error *error);
+/* The same with an identity of its own. */
+gms_status rank_join_as(gms_session *session, const struct gms_identity *identity,
+                        struct gms_membership *ret_membership, struct gms_error *error);
 gms_status rank_attach_kv(gms_session *session, uint32_t slots, gms_pool **ret_pool, struct gms_error *error);
 /* Attaches "weights" and publishes it where this engine must. */
 gms_status rank_attach_weights(gms_session *session, gms_pool **ret_pool, struct gms_error *error);

@@ -162,6 +162,19 @@ gms_status rank_open(struct engine_rank *rank, gms_session **ret_session, struct
     return gms_open(&options, ret_session, error);
 }
 
+gms_status rank_join_as(gms_session *session, const struct gms_identity *identity,
+                        struct gms_membership *ret_membership, struct gms_error *error)
+{
+    /* The one before under this engine id may have ended and not be given up everywhere yet: ask again. */
+    uint64_t deadline_ns = gms_clock_ns() + HARNESS_DEADLINE_MS * GMS_NS_PER_MS;
+    gms_status status = gms_join(session, identity, ret_membership, error);
+    while (status == GMS_E_BUSY && strstr(error->text, "condemned") != NULL && gms_clock_ns() < deadline_ns) {
+        poll(NULL, 0, 5);
+        status = gms_join(session, identity, ret_membership, error);
+    }
+    return status;
+}
+
 gms_status rank_join(gms_session *session, const struct engine_rank *rank, struct gms_membership *ret_membership,
                      struct gms_error *error)
 {
@@ -174,14 +187,7 @@ gms_status rank_join(gms_session *session, const struct engine_rank *rank, struc
                                           .hash_seed = 1,
                                           .block_tokens = 16,
                                           .world_size = rank->ranks};
-    /* The one before under this engine id may have ended and not be given up everywhere yet: ask again. */
-    uint64_t deadline_ns = gms_clock_ns() + HARNESS_DEADLINE_MS * GMS_NS_PER_MS;
-    gms_status status = gms_join(session, &identity, ret_membership, error);
-    while (status == GMS_E_BUSY && strstr(error->text, "condemned") != NULL && gms_clock_ns() < deadline_ns) {
-        poll(NULL, 0, 5);
-        status = gms_join(session, &identity, ret_membership, error);
-    }
-    return status;
+    return rank_join_as(session, &identity, ret_membership, error);
 }
 
 gms_status rank_attach_kv(gms_session *session, uint32_t slots, gms_pool **ret_pool, struct gms_error *error)
