@@ -491,6 +491,7 @@ static void forget(struct gms_daemon *daemon, const struct gms_action *action)
     gms_pools_forget(daemon->pools, action->promote.incarnation);
     if (gms_reclaim_wants(daemon->reclaim, action->promote.incarnation))
         return; /* how its processes ended is still a question; then they are forgotten too */
+    gms_reclaim_forget(daemon->reclaim, action->promote.incarnation);
     gms_fence_forget(daemon->fence, action->promote.incarnation);
     gms_members_forget(daemon->members, action->promote.incarnation);
 }

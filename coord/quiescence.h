@@ -47,10 +47,11 @@ struct gms_cohort {
 void gms_cohort_close(struct gms_cohort *cohort);
 
 struct gms_quiescence_options {
-    uint64_t grace_ns; /* process-death */
-    const char *nvml;  /* borrowed for the call; the library; NULL: libnvidia-ml.so.1 */
-    const char
-        *module; /* borrowed for the call; whose inode changes when the driver is reloaded; NULL: /sys/module/nvidia */
+    uint64_t grace_ns;   /* process-death */
+    const char *nvml;    /* borrowed for the call; the library; NULL: libnvidia-ml.so.1 */
+    const char *module;  /* borrowed for the call; its inode changes when the driver is reloaded; NULL:
+                            /sys/module/nvidia */
+    const char *devices; /* borrowed for the call; how the names of the driver's files begin; NULL: /dev/nvidia */
 };
 
 struct gms_quiescence_provider {

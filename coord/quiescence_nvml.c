@@ -85,12 +85,13 @@ struct note {
     uint64_t incarnation; /* 0: free */
     uint64_t era;         /* of the session, when it was seen */
     bool seen, mps;
+    uint64_t started;        /* the engine rank, in the kernel's ticks */
     pid_t pids[COHORT_PIDS]; /* of it, on a list while it lived */
     size_t pid_count;
 };
 
 struct provider {
-    char library[256], module[256];
+    char library[256], module[256], files[128]; /* options */
     void *handle;
     struct nvml nvml;
     bool tried, started, open;
@@ -295,6 +296,14 @@ static struct note *note_of(struct provider *p, uint64_t incarnation, bool make)
     return empty;
 }
 
+static bool has_pid(const struct note *note, pid_t pid)
+{
+    for (size_t i = 0; i < note->pid_count; i++)
+        if (note->pids[i] == pid)
+            return true;
+    return false;
+}
+
 static void witness(void *context, const struct gms_cohort *cohort)
 {
     struct provider *p = context;
@@ -306,35 +315,57 @@ static void witness(void *context, const struct gms_cohort *cohort)
         return;
     if (note->era != p->era) /* seen anew */
         *note = (struct note){.incarnation = cohort->incarnation, .era = p->era, .mps = note->mps};
+    note->started = gms_process_started(pid);
     note->mps = note->mps || listed.mps || gms_mps_in_use(cohort->pidfd, reason);
     for (size_t i = 0; i < listed.count; i++) {
-        if (!gms_process_descends(listed.pids[i], &pid, 1) || note->pid_count == COHORT_PIDS)
+        if (!gms_process_descends(listed.pids[i], &pid, 1))
             continue;
-        note->pids[note->pid_count++] = listed.pids[i];
         note->seen = note->seen || listed.pids[i] == pid;
+        if (!has_pid(note, listed.pids[i]) && note->pid_count < COHORT_PIDS)
+            note->pids[note->pid_count++] = listed.pids[i];
     }
 }
 
-/* A process that has the driver open, is not of the living, and is younger than the deployment. */
-static pid_t driver_holder(const struct gms_cohort *cohort)
+/* Coordinators, whose NVML has the driver open, and those who started this one: launchers look for devices. */
+static bool is_of_the_job(pid_t pid)
+{
+    char path[64];
+    struct stat own, other;
+    const pid_t here = getpid();
+    snprintf(path, sizeof path, "/proc/%d/exe", (int)pid);
+    return gms_process_descends(here, &pid, 1) || (stat("/proc/self/exe", &own) == 0 && stat(path, &other) == 0 &&
+                                                   own.st_ino == other.st_ino && own.st_dev == other.st_dev);
+}
+
+static bool has_driver_open(const struct provider *p, pid_t pid)
+{
+    char path[64];
+    const size_t length = strlen(p->files);
+    bool found = false;
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *descriptors = opendir(path);
+    for (struct dirent *fd; descriptors != NULL && !found && (fd = readdir(descriptors)) != NULL;) {
+        char target[sizeof p->files];
+        ssize_t got = readlinkat(dirfd(descriptors), fd->d_name, target, sizeof target);
+        found = got >= (ssize_t)length && memcmp(target, p->files, length) == 0;
+    }
+    if (descriptors != NULL)
+        closedir(descriptors);
+    return found;
+}
+
+/* Where no container says who was of it: a process that has the driver open, is of nobody known, and is younger than
+ * the engine rank, so that it may have the open files by a fork. */
+static pid_t driver_holder(const struct provider *p, const struct note *note, const struct gms_cohort *cohort)
 {
     pid_t holder = 0;
+    const uint64_t since = note->started > cohort->since ? note->started : cohort->since;
     DIR *processes = opendir("/proc");
     for (struct dirent *entry; processes != NULL && holder == 0 && (entry = readdir(processes)) != NULL;) {
-        char path[300];
-        if (!isdigit((unsigned char)entry->d_name[0]))
-            continue;
-        const pid_t pid = (pid_t)atoi(entry->d_name);
-        snprintf(path, sizeof path, "/proc/%s/fd", entry->d_name);
-        DIR *descriptors = pid > 0 && pid != getpid() && !gms_cohort_knows(cohort, pid) ? opendir(path) : NULL;
-        for (struct dirent *fd; descriptors != NULL && holder == 0 && (fd = readdir(descriptors)) != NULL;) {
-            char target[16];
-            ssize_t got = readlinkat(dirfd(descriptors), fd->d_name, target, sizeof target);
-            if (got >= 11 && memcmp(target, "/dev/nvidia", 11) == 0 && gms_process_started(pid) >= cohort->since)
-                holder = pid;
-        }
-        if (descriptors != NULL)
-            closedir(descriptors);
+        const pid_t pid = isdigit((unsigned char)entry->d_name[0]) ? (pid_t)atoi(entry->d_name) : 0;
+        if (pid > 0 && pid != getpid() && gms_process_started(pid) >= since && has_driver_open(p, pid) &&
+            !gms_cohort_knows(cohort, pid) && !is_of_the_job(pid))
+            holder = pid;
     }
     if (processes != NULL)
         closedir(processes);
@@ -352,9 +383,8 @@ static bool is_dead(pid_t pid)
 static pid_t still_listed(const struct note *note, const struct gms_cohort *cohort, const struct listed *listed)
 {
     for (size_t i = 0; i < listed->count; i++) {
-        for (size_t k = 0; k < note->pid_count; k++)
-            if (listed->pids[i] == note->pids[k])
-                return listed->pids[i] > 0 ? listed->pids[i] : -1;
+        if (has_pid(note, listed->pids[i]))
+            return listed->pids[i] > 0 ? listed->pids[i] : -1;
         if (is_dead(listed->pids[i]) && !gms_cohort_knows(cohort, listed->pids[i]))
             return listed->pids[i] > 0 ? listed->pids[i] : -1;
     }
@@ -394,7 +424,7 @@ static enum gms_reclaim_answer ask(void *context, const struct gms_cohort *cohor
         snprintf(ret_reason, GMS_QUIESCENCE_REASON_BYTES, "NVML still lists process %d", (int)pid);
         return GMS_RECLAIM_NOT_YET;
     }
-    const pid_t holder = cohort->container.kind == 0 ? driver_holder(cohort) : 0;
+    const pid_t holder = cohort->container.kind == 0 ? driver_holder(p, note, cohort) : 0;
     if (holder != 0) {
         snprintf(ret_reason, GMS_QUIESCENCE_REASON_BYTES,
                  "process %d has the driver open and belongs to no living engine", (int)holder);
@@ -420,6 +450,7 @@ static gms_status open_provider(const struct gms_quiescence_options *options, vo
     if (p == NULL)
         return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for the provider nvml");
     snprintf(p->library, sizeof p->library, "%s", options->nvml != NULL ? options->nvml : "libnvidia-ml.so.1");
+    snprintf(p->files, sizeof p->files, "%s", options->devices != NULL ? options->devices : "/dev/nvidia");
     snprintf(p->module, sizeof p->module, "%s", options->module != NULL ? options->module : "/sys/module/nvidia");
     *ret_context = p;
     return GMS_OK;

@@ -432,6 +432,11 @@ void gms_reclaim_act(struct gms_reclaim *reclaim, const struct gms_action *actio
     }
 }
 
+void gms_reclaim_forget(struct gms_reclaim *reclaim, uint64_t incarnation)
+{
+    gms_reclaim_provider_forget(reclaim, incarnation);
+}
+
 void gms_reclaim_suspects_changed(struct gms_reclaim *reclaim)
 {
     gms_reclaim_statuses_renew(reclaim);

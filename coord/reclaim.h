@@ -38,6 +38,8 @@ void gms_reclaim_act(struct gms_reclaim *reclaim, const struct gms_action *actio
 void gms_reclaim_suspects_changed(struct gms_reclaim *reclaim);
 /* It lives and may soon write: the provider has a look at it. */
 void gms_reclaim_witness(struct gms_reclaim *reclaim, uint64_t incarnation);
+/* It has ended and is no suspect: what the provider saw of it is not wanted any more. */
+void gms_reclaim_forget(struct gms_reclaim *reclaim, uint64_t incarnation);
 /* An engine rank is attached (again): it is told of every page that came back while it was not. */
 void gms_reclaim_attached(struct gms_reclaim *reclaim, struct gms_client *client);
 /* Is what is known of this incarnation's processes still wanted? */

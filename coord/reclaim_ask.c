@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "reclaim_state.h"
 
+enum { PATIENT_TRIALS = 6 };
 static const uint64_t first_pause_ns = 2 * GMS_NS_PER_MS, longest_pause_ns = GMS_NS_PER_S;
 
 /* ------------------------------------------------------------------------------------------------- cohort ----- */
@@ -152,8 +153,8 @@ static void answered(struct gms_reclaim *reclaim, const struct errand_job *job)
     struct gms_reclaim_status *status = gms_reclaim_find_status(reclaim, job->cohort.incarnation);
     bool news = false;
     if (status != NULL) {
-        news = strcmp(status->reason, job->reason) != 0 || status->trials == 0;
         status->trials++;
+        news = strcmp(status->reason, job->reason) != 0 || status->trials == PATIENT_TRIALS;
         memcpy(status->reason, job->reason, sizeof status->reason);
     }
     if (question == NULL || question->step != job->step)
@@ -162,7 +163,7 @@ static void answered(struct gms_reclaim *reclaim, const struct errand_job *job)
     if (job->answer == GMS_RECLAIM_NOT_YET) {
         question->due_ns = gms_clock_ns() + question->pause_ns;
         question->pause_ns = 2 * question->pause_ns < longest_pause_ns ? 2 * question->pause_ns : longest_pause_ns;
-        if (news && status != NULL && status->trials > 5) { /* it takes its time: say why */
+        if (news && status != NULL && status->trials >= PATIENT_TRIALS) { /* it takes its time: say why */
             gms_log(GMS_LOG_INFO, "engine %u incarnation %llu is not known to be quiet: %s", status->engine,
                     (unsigned long long)status->incarnation, status->reason);
             gms_reclaim_status_write(reclaim, status->engine);

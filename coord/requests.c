@@ -231,6 +231,7 @@ static void engine_said(struct gms_daemon *daemon, struct gms_client *client, st
         if (!check_incarnation(client, id, message->plain.incarnation))
             return;
         gms_daemon_parked(daemon, client->engine_id, client->incarnation);
+        gms_reclaim_witness(daemon->reclaim, client->incarnation); /* it may be promoted and die within milliseconds */
         gms_sessions_answer(client, id, GMS_OK, "");
     } else if (message->type == GMS_MESSAGE_READY) {
         if (!check_incarnation(client, id, message->ready.incarnation))

@@ -248,7 +248,7 @@ static void test_death_and_time(void **state)
 struct bench {
     void *library, *context;
     struct fake_nvml *nvml;
-    char module[64];
+    char module[64], devices[80];
     struct child engine;
     struct gms_cohort cohort;
 };
@@ -266,7 +266,8 @@ static int set_up(void **state)
     assert_non_null(bench->nvml);
     snprintf(bench->module, sizeof bench->module, "/tmp/gms-nvml-XXXXXX");
     assert_non_null(mkdtemp(bench->module));
-    const struct gms_quiescence_options options = {.nvml = path, .module = bench->module};
+    snprintf(bench->devices, sizeof bench->devices, "%s/nvidia", bench->module);
+    const struct gms_quiescence_options options = {.nvml = path, .module = bench->module, .devices = bench->devices};
     assert_int_equal(gms_quiescence_nvml.open(&options, &bench->context, NULL), GMS_OK);
     bench->engine = start(NULL, -1);
     bench->cohort = cohort_of(&bench->engine);
@@ -324,6 +325,66 @@ static void test_not_seen_while_it_lived(void **state)
     gms_quiescence_nvml.witness(bench->context, &bench->cohort);
     end(&bench->engine);
     assert_answer(bench, GMS_RECLAIM_CANNOT_KNOW, "was not seen to list it");
+}
+
+/* Witnessed at parking, at its promotion, and whenever somebody before it was cleared. */
+static void test_seen_again_counts_once(void **state)
+{
+    struct bench *bench = *state;
+    for (int i = 0; i < 100; i++)
+        gms_quiescence_nvml.witness(bench->context, &bench->cohort);
+    see_and_kill(bench);
+    assert_answer(bench, GMS_RECLAIM_QUIET, "NVML listed 1 of its processes");
+}
+
+static char device_path[100];
+
+static void open_device(int loan, int words)
+{
+    (void)loan;
+    (void)words;
+    if (open(device_path, O_RDWR | O_CREAT, 0600) < 0)
+        _exit(1);
+}
+
+static void be_another_program(int loan, int words)
+{
+    open_device(loan, words);
+    (void)!write(words, "x", 1);
+    execlp("sleep", "sleep", "60", NULL);
+    _exit(1);
+}
+
+static bool is_this_program(pid_t pid)
+{
+    char path[64], own[256] = "", other[256] = "";
+    snprintf(path, sizeof path, "/proc/%d/exe", (int)pid);
+    return readlink("/proc/self/exe", own, sizeof own - 1) > 0 && readlink(path, other, sizeof other - 1) > 0 &&
+           strcmp(own, other) == 0;
+}
+
+/* Without a container a forked child is known by what it has open: the driver. Coordinators have it open, too. */
+static void test_a_stranger_with_the_driver_open(void **state)
+{
+    struct bench *bench = *state;
+    snprintf(device_path, sizeof device_path, "%s0", bench->devices);
+    struct child coordinator = start(open_device, -1), stranger = start(be_another_program, -1);
+    for (uint64_t end_ns = gms_clock_ns() + 5 * GMS_NS_PER_S; is_this_program(stranger.pid);) {
+        assert_true(gms_clock_ns() < end_ns);
+        poll(NULL, 0, 1);
+    }
+    see_and_kill(bench);
+    assert_answer(bench, GMS_RECLAIM_NOT_YET, "has the driver open and belongs to no living engine");
+    bench->cohort.living[0] = stranger.pid;
+    bench->cohort.living_count = 1;
+    assert_answer(bench, GMS_RECLAIM_QUIET, "lists none");
+    bench->cohort.living_count = 0;
+    end(&stranger);
+    assert_answer(bench, GMS_RECLAIM_QUIET, "lists none");
+    end(&coordinator);
+    reap(&stranger);
+    reap(&coordinator);
+    unlink(device_path);
 }
 
 static void test_never_witnessed(void **state)
@@ -498,6 +559,8 @@ int main(void)
         cmocka_unit_test(test_a_stranger_who_opened_it_anew_is_found),
         cmocka_unit_test(test_death_and_time),
         NVML_TEST(test_off_the_list),
+        NVML_TEST(test_seen_again_counts_once),
+        NVML_TEST(test_a_stranger_with_the_driver_open),
         NVML_TEST(test_not_seen_while_it_lived),
         NVML_TEST(test_never_witnessed),
         NVML_TEST(test_on_another_device_too),
