@@ -43,7 +43,7 @@ struct gms_communicator {
     pthread_mutex_t lock; /* over handle and state: a call of NCCL is made under it, a wait is not */
     gms_nccl_handle handle;
     enum gms_communicator_state state;
-    char why[GMS_ERROR_TEXT_BYTES / 2]; /* it was aborted */
+    char why[GMS_ERROR_TEXT_BYTES + 16]; /* it was aborted */
     /* Of verifications: a stream, an event, and numbers in host memory that the device sees. */
     void *stream, *mark, *stream_mark;
     uint64_t *numbers; /* sent, then received */

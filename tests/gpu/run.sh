@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # usage: run.sh BUILD [PART...]
 # Runs the GPU tests of a build on a machine with a GPU and prints their tables. Parts, in this order without any:
-#   vmm system graph wake torch trials
+#   vmm system graph wake nccl torch trials
 # TRIALS (1000), TRIAL_SLOTS (14) and WAKE_GIB ("64 128") set their sizes. Exit 77: there is no GPU.
 set -u
 [ $# -ge 1 ] || { echo "usage: run.sh BUILD [PART...]" >&2; exit 64; }
 build=$(cd "$1" && pwd) || exit 64
 shift
-[ $# -gt 0 ] || set -- vmm system graph wake torch trials
+[ $# -gt 0 ] || set -- vmm system graph wake nccl torch trials
 if ! nvidia-smi -L 2>/dev/null | grep -q GPU; then
     echo "skipped: nvidia-smi lists no GPU" >&2
     exit 77
@@ -50,6 +50,15 @@ for name in "$@"; do
     wake)
         # shellcheck disable=SC2086 # a list of sizes
         part "wake: cost by the size of handles" "$(program gpu_wake)" ${WAKE_GIB:-64 128}
+        ;;
+    nccl)
+        # NCCL of PyTorch's wheel where the loader has none. One rank per GPU, as many as there are (GPU_NCCL_RANKS: at most).
+        if [ -z "${GMS_NCCL_LIBRARY:-}" ] && ! ldconfig -p | grep -q 'libnccl\.so\.2'; then
+            GMS_NCCL_LIBRARY=$(python3 -c 'import importlib.util as u
+print(list(u.find_spec("nvidia.nccl").submodule_search_locations)[0] + "/lib/libnccl.so.2")' 2>/dev/null) &&
+                export GMS_NCCL_LIBRARY
+        fi
+        part "nccl: communicators, on $(nvidia-smi -L | grep -c GPU) GPU" "$(program gpu_nccl)"
         ;;
     torch)
         # An engine in PyTorch, killed under load, tokens compared. SOURCE: this repository's root.
