@@ -34,7 +34,10 @@ static const struct field {
     {"frequency_penalty", "0", false},
     {"repetition_penalty", "1", false},
     {"stop", "[]", false},
+    {"stop_regex", "null", false},
     {"stop_token_ids", "[]", false},
+    {"bad_words", "[]", false},
+    {"allowed_token_ids", "null", false},
     {"logit_bias", "{}", false},
     {"min_tokens", "0", false},
     {"ignore_eos", "false", false},
@@ -83,6 +86,8 @@ static void note_fields(struct relay_call *call)
         if (place[0] == '\0' && !is_neutral(json_object_get(call->body, fields[i].name), fields[i].neutral))
             snprintf(place, RELAY_FIELD_BYTES, "%s", fields[i].name);
     }
+    call->holds_back = !is_neutral(json_object_get(call->body, "stop"), "[]") ||
+                       !is_neutral(json_object_get(call->body, "stop_regex"), "null");
 }
 
 /* An optional member that may be null. */
@@ -158,7 +163,17 @@ static bool check_prompt(struct relay_call *call, struct relay_problem *problem)
     return true;
 }
 
-static bool check_messages(const struct relay_call *call, struct relay_problem *problem)
+static bool is_text(const json_t *content)
+{
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        const char *type = json_string_value(json_object_get(json_array_get(content, i), "type"));
+        if (type == NULL || strcmp(type, "text") != 0)
+            return false;
+    }
+    return true;
+}
+
+static bool check_messages(struct relay_call *call, struct relay_problem *problem)
 {
     const json_t *messages = given(call, "messages");
     if (!json_is_array(messages) || json_array_size(messages) == 0)
@@ -166,6 +181,10 @@ static bool check_messages(const struct relay_call *call, struct relay_problem *
     for (size_t i = 0; i < json_array_size(messages); i++)
         if (!json_is_string(json_object_get(json_array_get(messages, i), "role")))
             return wrong(problem, 400, "messages", "messages[%zu] must be an object with a role", i);
+    /* A picture is more than the tokens that stand for it: with those alone nobody could go on. */
+    for (size_t i = 0; i < json_array_size(messages) && call->special[0] == '\0'; i++)
+        if (!is_text(json_object_get(json_array_get(messages, i), "content")))
+            snprintf(call->special, sizeof call->special, "messages of more than text");
     return true;
 }
 

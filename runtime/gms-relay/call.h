@@ -26,6 +26,7 @@ struct relay_call {
     char sampling[RELAY_FIELD_BYTES]; /* a field that changes the choice of tokens beyond temperature and seed; "": none
                                        */
     char special[RELAY_FIELD_BYTES];  /* a field that makes the answer more than one text; "": none */
+    bool holds_back;                  /* stop strings: an engine keeps text to itself that may become one */
 };
 
 struct relay_problem {

@@ -19,6 +19,7 @@ enum {
 };
 
 static const char sse[] = "text/event-stream", json[] = "application/json";
+static const char untold[] = "the engine does not tell its tokens";
 
 /* ---------------------------------------------------------------------------------------------- life and end -- */
 
@@ -115,11 +116,11 @@ static void describe(const struct relay_job *job, char *ret_text, size_t bytes)
     if (!job->openai)
         snprintf(ret_text, bytes, "exact");
     else if (job->verbatim)
-        snprintf(ret_text, bytes, "none; reason=\"%s%s\"",
-                 job->call.special[0] != '\0' ? "the request uses " : "the engine does not tell its tokens",
+        snprintf(ret_text, bytes, "none; reason=\"%s%s\"", job->call.special[0] != '\0' ? "the request uses " : untold,
                  job->call.special);
     else if (job->tokens_unknown || !job->life.resumable)
-        snprintf(ret_text, bytes, "none; reason=\"the engine does not tell its tokens\"");
+        snprintf(ret_text, bytes, "none; reason=\"%s\"",
+                 job->life.why_not_resumable != NULL ? job->life.why_not_resumable : untold);
     else if (job->call.sampling[0] != '\0' && strcmp(job->call.sampling, "top_p") != 0)
         snprintf(ret_text, bytes, "continued; reason=\"%s may see another history\"", job->call.sampling);
     else if (job->temperature == 0 && exact >= RELAY_EXACT_GREEDY)
@@ -310,10 +311,13 @@ static bool ask(struct relay_job *job)
     struct relay_problem problem;
     if (!check_kind(job, &problem))
         return send_event(job, RELAY_REFUSED, problem.status, problem.text);
-    /* Nothing was visible and the engine's tokens are not known: from the beginning. */
     if (job->tokens_unknown || job->verbatim) {
+        /* Nothing was visible and the engine's tokens are not known: from the beginning. */
         job->life.token_count = 0;
         relay_text_clear(&job->text);
+    } else if (job->openai) {
+        /* Text that the dead engine had not given out yet comes from the next one, with its tokens. */
+        job->life.token_count = job->said;
     }
     if (!begin_upstream(job))
         return send_event(job, RELAY_UNASKED, 0, "the engine cannot be connected to");
@@ -408,15 +412,18 @@ static void note_tokens(struct relay_job *job, uint32_t index, const struct rela
 {
     if (job->verbatim || !keep_prompt(job, piece))
         job->tokens_unknown = true;
-    else if (piece->text_bytes > 0 && piece->token_count == 0 && job->openai)
+    else if (job->openai && (job->call.holds_back || (piece->text_bytes > 0 && piece->token_count == 0)))
         job->tokens_unknown = true;
     else if (piece->token_count > 0 && !keep_tokens(job, index, piece))
         job->tokens_unknown = true;
     if (!job->openai)
         return;
+    if (piece->text_bytes > 0)
+        job->said = index + (uint32_t)piece->token_count;
     job->life.resumable = !job->tokens_unknown && job->prompt_count > 0;
-    job->life.why_not_resumable =
-        job->verbatim ? "the request is passed on as it is" : "the engine does not tell its tokens";
+    job->life.why_not_resumable = job->verbatim          ? "the request is passed on as it is"
+                                  : job->call.holds_back ? "an engine holds text back that may become a stop string"
+                                                         : untold;
 }
 
 static void pass_on(struct relay_job *job, const struct relay_piece *piece)

@@ -49,6 +49,7 @@ struct relay_job {
     bool tokens_unknown;
     uint32_t *tokens, *prompt; /* owned: of the answer so far; of the prompt, as an OpenAI engine told */
     uint32_t token_capacity, prompt_count, sent_tokens;
+    uint32_t said; /* OpenAI: tokens whose text has come; of later ones an engine keeps half a character to itself */
     struct relay_text text; /* of an answer that is sent whole */
     uint64_t lost_ns;       /* when its engine ended, until the next token */
 };

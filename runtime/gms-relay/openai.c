@@ -144,6 +144,8 @@ static void take_error(const json_t *error, struct relay_delta *delta)
              text != NULL && text[0] != '\0' ? text : "an error without a text");
     if (json_is_integer(code) && json_integer_value(code) >= 400 && json_integer_value(code) <= 599)
         delta->error_status = (int)json_integer_value(code);
+    /* vLLM's words for it; releases up to 0.13 give them code 400 in a stream. */
+    delta->engine_died = strstr(delta->error, "EngineCore encountered an issue") != NULL;
 }
 
 bool relay_openai_read(const char *data, size_t bytes, struct relay_delta *ret_delta, const char **ret_why)

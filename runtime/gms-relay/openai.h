@@ -40,6 +40,7 @@ struct relay_delta {
     bool foreign;     /* says something that is not plain text: reasoning, a tool call */
     char error[200];  /* "": none */
     int error_status; /* 0: not said */
+    bool engine_died; /* the error is the engine's end, whatever its code */
 };
 
 /* Reads the JSON of an event. False: it is none; `ret_why` is constant. On success relay_delta_free. */

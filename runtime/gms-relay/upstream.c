@@ -49,7 +49,7 @@ struct relay_upstream {
     uint32_t sent_tokens; /* re-sent by this ask */
     char *request;        /* owned; not said yet */
     size_t request_bytes;
-    bool asked, over, chat, verbatim, streams;
+    bool asked, over, chat, verbatim, streams, spoke; /* spoke: tokens or text have come */
     /* OpenAI */
     bool has_head, complete; /* complete: [DONE] or the whole body was seen */
     size_t scanned;
@@ -289,8 +289,9 @@ static void take_event(struct relay_upstream *upstream, const char *data, size_t
         return;
     }
     if (delta.error[0] != '\0') {
-        /* Its own fault is its death, for us: the API server outlives the engine by a moment. */
-        if (delta.error_status >= 400 && delta.error_status < 500)
+        /* Its own fault is its death, for us: the API server outlives the engine by a moment. What is wrong with a
+         * request is said before its first token. */
+        if (delta.error_status >= 400 && delta.error_status < 500 && !delta.engine_died && !upstream->spoke)
             refused(upstream, delta.error_status, delta.error);
         else
             lost(upstream, delta.error);
@@ -310,6 +311,7 @@ static void take_event(struct relay_upstream *upstream, const char *data, size_t
     uint32_t *prompt = copy_numbers(delta.prompt, &piece.prompt_count);
     piece.tokens = tokens;
     piece.prompt = prompt;
+    upstream->spoke |= piece.text_bytes > 0 || piece.token_count > 0 || piece.foreign;
     if (upstream->verbatim || piece.text_bytes > 0 || piece.token_count > 0 || piece.prompt_count > 0 || piece.foreign)
         upstream->events.piece(upstream->context, &piece);
     free(tokens);
