@@ -11,7 +11,7 @@ enum { ASK_S = 5 };
 
 const char *drill_against_unfit(const struct drill_fault *fault)
 {
-    if (fault->successor_dies != NULL || (fault->needs & DRILL_NEED_DISK) != 0)
+    if (fault->successor_dies != NULL || (fault->needs & (DRILL_NEED_DISK | DRILL_NEED_HOSTS)) != 0)
         return "it needs a deployment that the drill has made for it";
     for (int i = 0; i < DRILL_STRIKES; i++) {
         if (fault->strikes[i].act == DRILL_ACT_LIMIT_MEMORY || fault->strikes[i].target == DRILL_TARGET_RUN_DISK)

@@ -210,6 +210,17 @@ static const struct drill_fault faults[] = {
      .strikes = {{DRILL_TARGET_RUN_DISK, DRILL_ACT_FILL, NULL, NULL}, KILL(ENGINE_RANK)},
      TAKEOVER(1),
      .needs = DRILL_NEED_DISK},
+    {.name = "link-down",
+     .done =
+         "half of the ranks are on another host (namespaces of this one), and the link between them is cut until the "
+         "coordinators of both have left, and a second longer",
+     .checked =
+         "nobody is promoted on either side; with the link back the same engine goes on, and a takeover over both "
+         "hosts happens",
+     .strikes = {{DRILL_TARGET_LINK, DRILL_ACT_CUT, NULL, NULL}},
+     .outcome = DRILL_OUTCOME_HELD,
+     .shadows = 1,
+     .needs = DRILL_NEED_HOSTS},
     {.name = "illegal-address",
      .done = "a kernel of one rank reads an address that is not mapped (CUDA)",
      .checked = "the sticky error ends the engine; whether its KV is adopted follows the stated policy",
@@ -225,6 +236,7 @@ _Static_assert(sizeof faults / sizeof faults[0] <= 64, "a bit each");
 static const char *const outcome_names[DRILL_OUTCOME_COUNT] = {
     [DRILL_OUTCOME_TAKEOVER] = "takeover",
     [DRILL_OUTCOME_UNNOTICED] = "unnoticed, then a takeover",
+    [DRILL_OUTCOME_HELD] = "held up, then a takeover",
 };
 
 size_t drill_catalogue_count(void)
@@ -279,6 +291,7 @@ const char *drill_outcome_sabotage(enum drill_outcome outcome)
         [DRILL_OUTCOME_TAKEOVER] = "the successor overwrites every block of one rank before it adopts",
         [DRILL_OUTCOME_UNNOTICED] =
             "nobody repairs: gms-up gets SIGKILL first, a full disk stays full, no relay is started again",
+        [DRILL_OUTCOME_HELD] = "the link stays cut",
     };
     return outcome < DRILL_OUTCOME_COUNT ? sabotages[outcome] : "?";
 }
@@ -288,7 +301,7 @@ const char *drill_outcome_name(enum drill_outcome outcome)
     return outcome < DRILL_OUTCOME_COUNT ? outcome_names[outcome] : "?";
 }
 
-enum { NEEDS = 4 };
+enum { NEEDS = 5 };
 
 const char *drill_need_name(enum drill_need need)
 {
@@ -301,6 +314,8 @@ const char *drill_need_name(enum drill_need need)
         return "detection of hangs";
     case DRILL_NEED_CUDA:
         return "CUDA";
+    case DRILL_NEED_HOSTS:
+        return "namespaces for two hosts";
     }
     return "?";
 }

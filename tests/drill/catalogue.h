@@ -27,6 +27,7 @@ enum drill_target {
     DRILL_TARGET_UP,
     DRILL_TARGET_RELAY,    /* with streams through it (relayed.h) */
     DRILL_TARGET_RUN_DISK, /* the file system of the run directory */
+    DRILL_TARGET_LINK,     /* between two hosts */
     DRILL_TARGET_COUNT
 };
 
@@ -36,6 +37,7 @@ enum drill_act {
     DRILL_ACT_ARM,  /* the engine does it by its own hand, in the middle of a phase */
     DRILL_ACT_LIMIT_MEMORY,
     DRILL_ACT_FILL,
+    DRILL_ACT_CUT,
     DRILL_ACT_COUNT
 };
 
@@ -51,6 +53,7 @@ enum drill_need {
     DRILL_NEED_DISK = 1 << 1, /* a mount of its own for the run directory */
     DRILL_NEED_HANG = 1 << 2, /* coordinators that notice an engine that makes no progress */
     DRILL_NEED_CUDA = 1 << 3,
+    DRILL_NEED_HOSTS = 1 << 4, /* two hosts made of namespaces */
 };
 
 /* What must come of it. */
@@ -58,6 +61,8 @@ enum drill_outcome {
     DRILL_OUTCOME_TAKEOVER,  /* the engine ends, the parked one goes on with its streams */
     DRILL_OUTCOME_UNNOTICED, /* no stream feels anything, the group is whole again; then it survives a SIGKILL of a rank
                                 of the serving engine as well */
+    DRILL_OUTCOME_HELD, /* while it lasts nobody decides and nobody is promoted; then the same engine goes on with its
+                           streams, the group is whole again, and survives a SIGKILL as well */
     DRILL_OUTCOME_COUNT
 };
 

@@ -103,6 +103,8 @@ static gms_status write_config(struct drill_deployment *deployment, const char *
         (ranks == NULL || kv == NULL || config_setting_set_int(ranks, (int)plan->ranks) != CONFIG_TRUE ||
          !set_text(root, "run_dir", deployment->run_dir) || !set_text(root, "deployment", name) ||
          (plan->detect_hangs && !set_text(group_named(root, DRILL_HANG_GROUP), DRILL_HANG_NAME, DRILL_HANG_TIME)) ||
+         (plan->two_hosts && (!set_text(group_named(root, "timeouts"), "heartbeat", "500ms") ||
+                              !set_text(group_named(root, "timeouts"), "round", "2s"))) ||
          (plan->verify != DRILL_VERIFY_AS_CONFIGURED && !set_text(kv, "verify", drill_verify_name(plan->verify))) ||
          !move_complete_to_end(root) || config_write_file(&config, deployment->config) != CONFIG_TRUE))
         status = gms_fail(ret_error, GMS_E_CONFIG, "%s cannot be written from %s", deployment->config,
@@ -201,9 +203,11 @@ static gms_status note_engine(struct drill_deployment *deployment, uint32_t engi
             return gms_fail(ret_error, GMS_E_NOT_FOUND, "rank %u does not know the pid of engine %u", rank, engine);
         noted->pids[rank] = said->pid;
         gms_fd_close(&noted->pidfds[rank]);
-        gms_status status = noted->launcher != NULL ? drill_descendant_open(noted->launcher->pid, said->pid,
-                                                                            &noted->pidfds[rank], ret_error)
-                                                    : gms_pidfd_open(said->pid, &noted->pidfds[rank], ret_error);
+        /* The launcher's daemon on the other host has nobody above it but the drill. */
+        pid_t root = noted->launcher != NULL && !deployment->hosts.up ? noted->launcher->pid : getpid();
+        gms_status status = noted->launcher != NULL
+                                ? drill_descendant_open(root, said->pid, &noted->pidfds[rank], ret_error)
+                                : gms_pidfd_open(said->pid, &noted->pidfds[rank], ret_error);
         if (status != GMS_OK)
             return status;
     }
@@ -280,8 +284,9 @@ static void output_path(const struct drill_deployment *deployment, const char *n
     snprintf(ret_path, DRILL_PATH_BYTES, "%.480s/%.24s.out", deployment->dir, name);
 }
 
-static gms_status start_keeper(struct drill_deployment *deployment, struct gms_error *ret_error)
+static gms_status start_keeper(struct drill_deployment *deployment, int host, struct gms_error *ret_error)
 {
+    const char *argv[DRILL_HOST_WORDS + 8] = {NULL};
     char program[DRILL_PATH_BYTES + 16], number[16], output[DRILL_PATH_BYTES];
     int ready[2];
     if (pipe2(ready, O_CLOEXEC) != 0)
@@ -289,7 +294,8 @@ static gms_status start_keeper(struct drill_deployment *deployment, struct gms_e
     snprintf(program, sizeof program, "%s/gms-keeper", deployment->plan->bin_dir);
     snprintf(number, sizeof number, "%d", ready[1]);
     output_path(deployment, "keeper", output);
-    const char *argv[] = {program, "--run-dir", deployment->run_dir, "--ready-fd", number, NULL};
+    const char *const words[] = {program, "--run-dir", deployment->run_dir, "--ready-fd", number};
+    memcpy(argv + drill_hosts_enter(&deployment->hosts, host, argv), words, sizeof words);
     struct drill_process *process;
     gms_status status =
         drill_process_start(&deployment->processes, "keeper", output, argv, ready[1], SIGKILL, &process, ret_error);
@@ -362,17 +368,16 @@ static gms_status start_coordinators(struct drill_deployment *deployment, struct
 
 gms_status drill_deployment_start_up(struct drill_deployment *deployment, struct gms_error *ret_error)
 {
-    char program[DRILL_PATH_BYTES + 16], output[DRILL_PATH_BYTES];
+    const char *argv[DRILL_HOST_WORDS + 10] = {NULL}, *mpirun[DRILL_MPIRUN_WORDS];
+    char program[DRILL_PATH_BYTES + 16], output[DRILL_PATH_BYTES], launcher[3 * DRILL_PATH_BYTES] = "";
     snprintf(program, sizeof program, "%s/gms-up", deployment->plan->bin_dir);
     output_path(deployment, "up", output);
-    const char *argv[] = {program,
-                          "--config",
-                          deployment->config,
-                          "--settled",
-                          "100ms",
-                          "--launcher",
-                          "mpirun --oversubscribe --bind-to none",
-                          NULL};
+    size_t count = drill_hosts_mpirun(&deployment->hosts, mpirun), used = 0;
+    for (size_t i = 0; i < count; i++)
+        used += (size_t)snprintf(launcher + used, sizeof launcher - used, "%s%s", i > 0 ? " " : "", mpirun[i]);
+    snprintf(launcher + used, sizeof launcher - used, deployment->hosts.up ? "" : " --oversubscribe");
+    const char *const words[] = {program, "--config", deployment->config, "--settled", "100ms", "--launcher", launcher};
+    memcpy(argv + drill_hosts_enter(&deployment->hosts, 0, argv), words, sizeof words);
     struct drill_process *process;
     return drill_process_start(&deployment->processes, "gms-up", output, argv, -1, SIGTERM, &process, ret_error);
 }
@@ -398,11 +403,16 @@ gms_status drill_deployment_start(const struct drill_plan *plan, const char *dir
     }
     allow_mpirun(shared_dir);
     gms_status status = write_config(deployment, word, ret_error);
+    if (status == GMS_OK && plan->two_hosts)
+        status = drill_hosts_make(&deployment->processes, dir, deployment->run_dir, plan->ranks, &deployment->hosts,
+                                  ret_error);
+    if (status == GMS_OK && plan->two_hosts) /* the first one's is gms-up's business */
+        status = start_keeper(deployment, 1, ret_error);
     if (status == GMS_OK && plan->under_gms_up) {
         status = drill_deployment_start_up(deployment, ret_error);
     } else {
         if (status == GMS_OK)
-            status = start_keeper(deployment, ret_error);
+            status = start_keeper(deployment, 0, ret_error);
         if (status == GMS_OK)
             status = start_coordinators(deployment, ret_error);
     }
@@ -422,8 +432,9 @@ gms_status drill_deployment_launch(struct drill_deployment *deployment, uint32_t
 gms_status drill_deployment_launch_with(struct drill_deployment *deployment, uint32_t engine, const char *const *words,
                                         struct gms_error *ret_error)
 {
-    const char *argv[DRILL_COMMAND_WORDS + 24];
-    size_t count = 0;
+    const char *argv[DRILL_HOST_WORDS + DRILL_MPIRUN_WORDS + DRILL_COMMAND_WORDS + 24];
+    size_t count = drill_hosts_enter(&deployment->hosts, 0, argv);
+    count += drill_hosts_mpirun(&deployment->hosts, argv + count);
     char program[DRILL_PATH_BYTES + 16], ranks[16], number[16], name[32], output[DRILL_PATH_BYTES];
     char listen[DRILL_PATH_BYTES + 32];
     bool has_log_dir = false, has_listen = false;
@@ -435,9 +446,9 @@ gms_status drill_deployment_launch_with(struct drill_deployment *deployment, uin
     char file[32];
     snprintf(file, sizeof file, "engine%u", engine);
     output_path(deployment, file, output);
-    const char *const launch[] = {"mpirun",   "-n",           ranks,  "--bind-to", "none",      "sh",
-                                  "-c",       errors_to_file, output, program,     "--run-dir", deployment->run_dir,
-                                  "--engine", number,         "--"};
+    const char *const launch[] = {
+        "-n",       ranks,  "sh", "-c", errors_to_file, output, program, "--run-dir", deployment->run_dir,
+        "--engine", number, "--"};
     for (size_t i = 0; i < sizeof launch / sizeof launch[0]; i++)
         argv[count++] = launch[i];
     for (size_t i = 0; deployment->engine_words[i] != NULL; i++) {
@@ -464,6 +475,8 @@ gms_status drill_deployment_launch_with(struct drill_deployment *deployment, uin
     gms_status status = drill_process_start(&deployment->processes, name, output, argv, -1, SIGTERM,
                                             &deployment->engines[engine].launcher, ret_error);
     deployment->engines[engine].started = status == GMS_OK;
+    if (status == GMS_OK)
+        deployment->engines[engine].launcher->passes_on = true;
     return status;
 }
 

@@ -7,6 +7,7 @@
 #define GMS_DRILL_DEPLOYMENT_H
 
 #include "cluster.h"
+#include "hosts.h"
 #include "plan.h"
 #include "processes.h"
 
@@ -26,6 +27,7 @@ struct drill_deployment {
     char run_dir[DRILL_PATH_BYTES], log_dir[DRILL_PATH_BYTES], config[DRILL_PATH_BYTES], command[DRILL_PATH_BYTES];
     const char *engine_words[DRILL_COMMAND_WORDS + 1]; /* owned */
     struct drill_processes processes;
+    struct drill_hosts hosts; /* not up: everything is on this host */
     struct drill_engine engines[DRILL_MAX_ENGINES];
     struct drill_status status[DRILL_MAX_RANKS]; /* as fetched last */
 };

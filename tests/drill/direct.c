@@ -28,6 +28,7 @@ struct director {
     struct drill_requests requests;
     struct drill_control control;
     struct drill_scene *scene; /* owned */
+    struct drill_side *side;   /* of the comparison that the rounds count for now; NULL: none */
 };
 
 __attribute__((format(printf, 2, 3))) static void say(const struct director *director, const char *format, ...)
@@ -74,6 +75,27 @@ static void tell(const struct director *director, const struct drill_round *roun
             (double)sum->gap_median_ns / 1e6, sum->adopted, sum->sealed, sum->equal);
 }
 
+static void count_for(struct drill_side *side, const struct drill_result *result)
+{
+    if (result->failovers[0].first_token_ns >= 0)
+        drill_numbers_add(&side->first_tokens, result->failovers[0].first_token_ns);
+    if (result->failovers[0].probe_done_ns >= 0)
+        drill_numbers_add(&side->new_requests, result->failovers[0].probe_done_ns);
+    for (size_t s = 0; s < result->stream_count; s++) {
+        const struct drill_stream_result *stream = &result->streams[s];
+        side->streams++;
+        side->equal += stream->done && stream->equal;
+        if (stream->failover_gap_ns >= 0)
+            drill_numbers_add(&side->gaps, stream->failover_gap_ns);
+        if (stream->resumes == 0)
+            continue;
+        side->prompt_tokens += stream->prompt_tokens;
+        side->cached_tokens += stream->cached_tokens;
+        side->computed_tokens += stream->computed_tokens;
+    }
+    side->failovers++;
+}
+
 /* False: no use in going on. */
 static bool run_row(struct director *director, const struct drill_fault *fault)
 {
@@ -113,6 +135,8 @@ static bool run_row(struct director *director, const struct drill_fault *fault)
         if (!usable)
             drill_scene_drop(director->scene, true);
         result->plan = director->plan;
+        if (director->side != NULL)
+            count_for(director->side, result);
         drill_campaign_take(campaign, round, result);
     }
     round->seconds = (double)(gms_clock_ns() - begun_ns) / 1e9;
@@ -158,41 +182,22 @@ static void tell_side(const struct director *director, struct drill_side *side)
         (double)gap.median / 1e6, side->failure);
 }
 
-/* Ours: rounds as in the catalogue, their evidence judged as there. */
-static void compare_ours(struct director *director, struct drill_side *side, struct drill_result *result)
+/* Ours: rounds of the catalogue, judged and reported as there. */
+static void compare_ours(struct director *director, struct drill_side *side)
 {
     const struct drill_fault *fault = drill_catalogue_find("sigkill-rank");
-    struct gms_error error;
-    for (uint32_t i = 0; i < director->plan->repeat && side->failure[0] == '\0' && !drill_interrupted(); i++) {
-        if (drill_scene_ready(director->scene, fault, 0, &error) != GMS_OK) {
-            snprintf(side->failure, sizeof side->failure, "%.500s", error.text);
-            return;
-        }
-        bool usable;
-        drill_round_run(director->scene, fault, &director->requests, &director->control, draw(director) & SEED_MASK,
-                        result, &usable);
-        if (!usable)
-            drill_scene_drop(director->scene, true);
-        if (result->failure_count > 0)
-            snprintf(side->failure, sizeof side->failure, "%s", result->failures[0]);
-        if (result->failovers[0].first_token_ns >= 0)
-            drill_numbers_add(&side->first_tokens, result->failovers[0].first_token_ns);
-        if (result->failovers[0].probe_done_ns >= 0)
-            drill_numbers_add(&side->new_requests, result->failovers[0].probe_done_ns);
-        for (size_t s = 0; s < result->stream_count; s++) {
-            const struct drill_stream_result *stream = &result->streams[s];
-            side->streams++;
-            side->equal += stream->done && stream->equal;
-            if (stream->failover_gap_ns >= 0)
-                drill_numbers_add(&side->gaps, stream->failover_gap_ns);
-            if (stream->resumes == 0)
-                continue;
-            side->prompt_tokens += stream->prompt_tokens;
-            side->cached_tokens += stream->cached_tokens;
-            side->computed_tokens += stream->computed_tokens;
-        }
-        side->failovers++;
+    struct drill_campaign *campaign = director->campaign;
+    director->side = side;
+    for (uint32_t i = 0; i < director->plan->repeat && side->failure[0] == '\0'; i++) {
+        size_t before = campaign->count;
+        bool go_on = run_row(director, fault);
+        const struct drill_round *round = campaign->count > before ? &campaign->rounds[before] : NULL;
+        if (round == NULL || round->word != DRILL_WORD_PASSED)
+            snprintf(side->failure, sizeof side->failure, "%s", round != NULL ? round->reason : "no memory");
+        if (!go_on)
+            break;
     }
+    director->side = NULL;
 }
 
 static void compare(struct director *director)
@@ -209,11 +214,8 @@ static void compare(struct director *director)
          "the engine is started again as soon as its launcher has ended; clients try one address every 10 ms", "cold"},
     };
     struct drill_campaign *campaign = director->campaign;
-    struct drill_result *result = calloc(1, sizeof *result);
     struct drill_side *side = next_side(campaign, "gms-failover", "a parked engine takes over with what was finished");
-    if (result != NULL)
-        compare_ours(director, side, result);
-    free(result);
+    compare_ours(director, side);
     tell_side(director, side);
     drill_scene_drop(director->scene, false);
     for (size_t i = 0; i < sizeof others / sizeof others[0] && !drill_interrupted(); i++) {

@@ -87,6 +87,8 @@ static struct drill_process *launch(struct plain *plain, uint64_t incarnation)
     if (drill_process_start(&plain->processes, incarnation % 2 == 0 ? "engine a" : "engine b", output, argv, -1,
                             SIGTERM, &process, &error) != GMS_OK)
         fail(plain, "%s", error.text);
+    if (process != NULL)
+        process->passes_on = true;
     return process;
 }
 

@@ -63,6 +63,7 @@ struct drill_plan {
     bool keep, dry_run, verbose;
     bool detect_hangs;       /* the deployment file sets DRILL_HANG_SETTING to DRILL_HANG_TIME */
     bool under_gms_up;       /* keeper and coordinators are gms-up's business */
+    bool two_hosts;          /* made of namespaces, half of the ranks on each (hosts.h); links are noticed soon */
     uint64_t run_disk_bytes; /* the run directory is a file system of its own of that size; 0: it is not. Takes a mount
                                 namespace of the drill's own */
 

@@ -274,7 +274,7 @@ void drill_process_ask(struct drill_process *process)
     notice_end(process);
     process->asked_to_end = true;
     if (!process->ended && !process->signalled)
-        gms_pidfd_signal(process->pidfd, SIGTERM);
+        gms_pidfd_signal(process->pidfd, process->passes_on ? SIGUSR1 : SIGTERM);
     process->signalled = true;
 }
 

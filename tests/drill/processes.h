@@ -24,7 +24,9 @@ struct drill_process {
     bool ended;
     int wait_status;   /* as of waitpid, once ended */
     bool asked_to_end; /* its end is no surprise */
-    bool signalled;    /* got its SIGTERM: mpirun takes a second one for impatience and leaves its files behind */
+    bool signalled;    /* was asked: mpirun takes a second signal for impatience and leaves its files behind */
+    bool passes_on;    /* a launcher of ranks that end by SIGUSR1, which it passes on at once; told to end itself it
+                          gives them a second before it does anything */
 };
 
 struct drill_processes {
@@ -52,9 +54,10 @@ const struct drill_process *drill_processes_check(struct drill_processes *proces
 
 /* Waits until the process has ended; false when `deadline_ns` (monotonic) passes first. */
 bool drill_process_wait(struct drill_process *process, uint64_t deadline_ns);
-/* Sends SIGTERM once and does not wait: several may be asked together before each is ended. */
+/* Asks it to end, by SIGTERM or what it passes on, once, and does not wait: several may be asked together before each
+ * is ended. */
 void drill_process_ask(struct drill_process *process);
-/* SIGTERM, `grace_ms`, then SIGKILL to it and all its descendants. */
+/* Asks it to end, waits for `grace_ms`, then SIGKILL to it and all its descendants. */
 void drill_process_end(struct drill_process *process, int grace_ms);
 /* Everything, in reverse order of starting, then whatever descends from the drill still. Leaves none behind; entries
  * keep their wait status. Returns how many had to be killed although asked nicely. */

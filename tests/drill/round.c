@@ -3,8 +3,10 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fd.h"
 #include "follow.h"
 #include "load.h"
 #include "logs.h"
@@ -22,6 +24,8 @@ enum {
     DISK_FULL_MS = 1000,
     UP_ENDS_S = 5,
     NOBODY_REPAIRS_MS = 1500,
+    LINK_LEAVE_S = 15,
+    LINK_CUT_MS = 1000, /* after everybody has left */
 };
 
 static const struct drill_strike one_rank = {DRILL_TARGET_ENGINE_RANK, DRILL_ACT_KILL, NULL, NULL};
@@ -314,6 +318,44 @@ static bool relayed_good(struct round *round, gms_status status, const struct gm
     return false;
 }
 
+/* The link is cut: the coordinators of both sides leave, and nobody is promoted, then nor a second later. */
+static bool hold_out(struct round *round, const struct drill_serving *before, uint64_t begun_ns)
+{
+    struct drill_deployment *deployment = round->deployment;
+    uint64_t deadline_ns = gms_clock_ns() + LINK_LEAVE_S * GMS_NS_PER_S, until_ns = 0;
+    int left[DRILL_MAX_RANKS];
+    uint32_t there = 0;
+    for (uint32_t rank = 0; rank < deployment->ranks; rank++) /* an error: it has left already */
+        if (drill_descendant_open(getpid(), deployment->status[rank].pid, &left[there], NULL) == GMS_OK)
+            there++;
+    while (until_ns == 0 || gms_clock_ns() < until_ns) {
+        pump(round);
+        const struct drill_serving *now = &round->load.streams.serving;
+        if (now->incarnation != before->incarnation || now->epoch != before->epoch) {
+            drill_result_fail(round->result, "engine %d incarnation %llu serves while the link is cut", now->engine,
+                              (unsigned long long)now->incarnation);
+            break;
+        }
+        while (there > 0 && gms_pidfd_ended(left[there - 1]))
+            gms_fd_close(&left[--there]);
+        if (there == 0 && until_ns == 0) {
+            until_ns = gms_clock_ns() + LINK_CUT_MS * GMS_NS_PER_MS;
+            snprintf(round->result->note, sizeof round->result->note, "both sides had left after %.0f ms",
+                     (double)(gms_clock_ns() - begun_ns) / 1e6);
+        }
+        if (!deployment_good(round, "while the link was cut"))
+            break;
+        if (there > 0 && gms_clock_ns() >= deadline_ns) {
+            drill_result_fail(round->result, "%u coordinators have not left %d s after the link was cut", there,
+                              LINK_LEAVE_S);
+            break;
+        }
+    }
+    while (there > 0)
+        gms_fd_close(&left[--there]);
+    return round->result->failure_count == 0;
+}
+
 /* Something of the control plane is struck; streams go on, and it must be whole again. */
 static bool suffer(struct round *round, const struct drill_strike *strikes, size_t count)
 {
@@ -323,7 +365,8 @@ static bool suffer(struct round *round, const struct drill_strike *strikes, size
         drill_result_fail(round->result, "before the fault: %s", error.text);
         return false;
     }
-    bool world_ends = strikes_at(strikes, count, DRILL_TARGET_COORDINATOR) ||
+    bool cut = strikes_at(strikes, count, DRILL_TARGET_LINK);
+    bool world_ends = cut || strikes_at(strikes, count, DRILL_TARGET_COORDINATOR) ||
                       strikes_at(strikes, count, DRILL_TARGET_COORDINATORS) ||
                       strikes_at(strikes, count, DRILL_TARGET_COORDINATOR_LAUNCHER);
     uint64_t former_world = world_ends ? deployment->status[0].world : 0;
@@ -337,14 +380,16 @@ static bool suffer(struct round *round, const struct drill_strike *strikes, size
     if (up_ends)
         drill_parts_up(deployment)->asked_to_end = true;
     bool sabotaged = round->plan->sabotage == DRILL_SABOTAGE_EACH;
-    if (sabotaged && !up_ends && !drill_parts_up(deployment)->asked_to_end && !end_up(round))
+    if (sabotaged && !up_ends && !cut && !drill_parts_up(deployment)->asked_to_end && !end_up(round))
         return false;
+    const struct drill_serving before = round->load.streams.serving;
     uint64_t begun_ns = gms_clock_ns();
-    if (!strike(round, strikes, count, &seen) || (up_ends && !sabotaged && !restart_up(round)) ||
+    if (!strike(round, strikes, count, &seen) || (cut && !hold_out(round, &before, begun_ns)) ||
+        (up_ends && !sabotaged && !restart_up(round)) ||
         (round->relayed != NULL && !sabotaged &&
          !relayed_good(round, drill_relayed_again(round->relayed, &error), &error)))
         return false;
-    uint64_t deadline_ns = sabotaged ? begun_ns + NOBODY_REPAIRS_MS * GMS_NS_PER_MS : limit(round);
+    uint64_t deadline_ns = sabotaged ? gms_clock_ns() + NOBODY_REPAIRS_MS * GMS_NS_PER_MS : limit(round);
     uint64_t relent_ns = round->blow.ballast[0] != '\0' ? begun_ns + DISK_FULL_MS * GMS_NS_PER_MS : 0;
     const char *missing = "";
     for (;;) {
@@ -455,7 +500,7 @@ void drill_round_run(struct drill_scene *scene, const struct drill_fault *fault,
         return;
     }
     bool good = wait_for_moment(&round);
-    if (good && fault->outcome == DRILL_OUTCOME_UNNOTICED)
+    if (good && fault->outcome != DRILL_OUTCOME_TAKEOVER)
         good = suffer_all(&round) && take_over(&round, &one_rank, 1);
     else if (good)
         good = take_over(&round, fault->strikes, DRILL_STRIKES);

@@ -13,6 +13,7 @@ import tempfile
 
 REASONS = {
     "takeover": r"adopted nothing|were sealed on all ranks, 0 were adopted",
+    "held up, then a takeover": r"is not whole again",
     "unnoticed, then a takeover": r"is not whole again|no successor serves|streams through the next relay failed",
 }
 

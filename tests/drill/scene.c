@@ -89,15 +89,18 @@ gms_status drill_scene_ready(struct drill_scene *scene, const struct drill_fault
         return attached_ready(scene, fault, ret_error);
     gms_status status = GMS_OK;
     bool small_disk = (fault->needs & DRILL_NEED_DISK) != 0, hangs = (fault->needs & DRILL_NEED_HANG) != 0;
+    bool two_hosts = (fault->needs & DRILL_NEED_HOSTS) != 0;
     /* A parked engine of an earlier round would be promoted before the one that is to die. */
     if (scene->up && (scene->rounds >= DRILL_SCENE_ROUNDS || small_disk != (scene->plan.run_disk_bytes > 0) ||
-                      hangs != scene->plan.detect_hangs || (fault->successor_dies != NULL && count_started(scene) > 1)))
+                      hangs != scene->plan.detect_hangs || two_hosts != scene->plan.two_hosts ||
+                      (fault->successor_dies != NULL && count_started(scene) > 1)))
         drill_scene_drop(scene, false);
     if (!scene->up && small_disk)
         status = separate_mounts(ret_error);
     if (status != GMS_OK)
         return status;
     scene->plan.detect_hangs = hangs;
+    scene->plan.two_hosts = two_hosts;
     scene->plan.run_disk_bytes = small_disk ? RUN_DISK_BYTES : 0;
     char death[32], noise[32] = "none";
     if (scene->plan.sabotage == DRILL_SABOTAGE_EACH && fault->outcome == DRILL_OUTCOME_TAKEOVER)

@@ -44,6 +44,10 @@ bool drill_strike_missing(const struct drill_fault *fault, const struct drill_pl
         snprintf(ret_text, bytes, "gms-coord has no setting " DRILL_HANG_SETTING ", so it does not notice hangs");
     else if ((fault->needs & DRILL_NEED_CUDA) != 0 && access("/dev/nvidiactl", R_OK) != 0)
         snprintf(ret_text, bytes, "no GPU: /dev/nvidiactl: %s", strerror(errno));
+    else if ((fault->needs & DRILL_NEED_HOSTS) != 0 && plan->ranks < DRILL_HOSTS)
+        snprintf(ret_text, bytes, "two hosts take two ranks");
+    else if ((fault->needs & DRILL_NEED_HOSTS) != 0)
+        drill_hosts_missing(ret_text, bytes);
     return ret_text[0] != '\0';
 }
 
@@ -161,6 +165,7 @@ static gms_status find(struct drill_strike strike, uint32_t rank, struct drill_d
         return add(deployment, victims, "gms-relay", process != NULL && !process->ended ? process->pid : 0, strike.act,
                    ret_error);
     case DRILL_TARGET_RUN_DISK:
+    case DRILL_TARGET_LINK:
     case DRILL_TARGET_NONE:
     case DRILL_TARGET_COUNT:
         break;
@@ -223,11 +228,14 @@ void drill_strike_relent(struct drill_blow *blow)
     if (blow->ballast[0] != '\0')
         unlink(blow->ballast);
     blow->ballast[0] = '\0';
+    if (blow->cut != NULL)
+        drill_hosts_link(&blow->cut->hosts, true, &blow->cut->processes, NULL);
+    blow->cut = NULL;
 }
 
 /* ----------------------------------------------------------------------------------------------------- all ---- */
 
-static gms_status prepare(struct drill_strike strike, uint32_t rank, const struct drill_deployment *deployment,
+static gms_status prepare(struct drill_strike strike, uint32_t rank, struct drill_deployment *deployment,
                           const char *endpoint, struct drill_observation *seen, struct drill_blow *blow,
                           struct gms_error *ret_error)
 {
@@ -249,6 +257,9 @@ static gms_status prepare(struct drill_strike strike, uint32_t rank, const struc
         return status;
     case DRILL_ACT_FILL:
         return fill_disk(deployment, blow, ret_error);
+    case DRILL_ACT_CUT:
+        blow->cut = deployment;
+        return drill_hosts_link(&deployment->hosts, false, &deployment->processes, ret_error);
     case DRILL_ACT_KILL:
     case DRILL_ACT_STOP:
     case DRILL_ACT_COUNT:

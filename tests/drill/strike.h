@@ -17,6 +17,7 @@ struct drill_blow {
     char note[160]; /* for the report: what was chosen where there was a choice; "": nothing */
     struct drill_memory_limit memory;
     char ballast[DRILL_PATH_BYTES]; /* file that fills a disk; "": none */
+    struct drill_deployment *cut;   /* its link is down; borrowed, NULL: none */
     /* What descended from the ranks of the engine that serves, ranks included, in the moment of the strike. */
     size_t cohort_count;
     int cohort[DRILL_MAX_COHORT]; /* pidfds, owned */
@@ -38,7 +39,7 @@ gms_status drill_strike(const struct drill_strike *strikes, size_t count, uint32
                         struct drill_blow *blow, struct gms_error *ret_error);
 /* A process of the engine's cohort that lives; 0: all have ended. */
 int32_t drill_strike_survivor(const struct drill_blow *blow);
-/* Makes room on the disk again. */
+/* Makes room on the disk again, puts the link up again. */
 void drill_strike_relent(struct drill_blow *blow);
 void drill_strike_over(struct drill_blow *blow);
 
