@@ -222,8 +222,9 @@ static const struct drill_fault faults[] = {
      .shadows = 1,
      .needs = DRILL_NEED_HOSTS},
     {.name = "illegal-address",
-     .done = "a kernel of one rank reads an address that is not mapped (CUDA)",
-     .checked = "the sticky error ends the engine; whether its KV is adopted follows the stated policy",
+     .done = "a kernel of one rank touches an address that is not mapped (CUDA)",
+     .checked = "the sticky error ends the engine; all of its KV is adopted, or nothing of it, as "
+                "takeover.adopt_after_device_error says",
      .strikes = {ARM("illegal-address", "decode")},
      TAKEOVER(1),
      .needs = DRILL_NEED_ARM | DRILL_NEED_CUDA,
@@ -270,9 +271,10 @@ gms_status drill_catalogue_choose(const char *words, uint64_t *ret_rows, struct 
         bool all = length == 3 && strncmp(at, "all", 3) == 0, is_short = length == 5 && strncmp(at, "short", 5) == 0;
         size_t index = find(at, length);
         if (!all && !is_short && index == FAULTS)
-            return gms_fail(ret_error, GMS_E_INVALID,
-                            "--catalogue: '%.*s' is no fault; --list shows all names, \"short\" and \"all\" are sets",
-                            (int)length, at);
+            return gms_fail(
+                ret_error, GMS_E_INVALID,
+                "--catalogue or --fault: '%.*s' is no fault; --list shows all names, \"short\" and \"all\" are sets",
+                (int)length, at);
         for (size_t i = 0; i < FAULTS; i++)
             if (all || (is_short && faults[i].in_short) || i == index)
                 rows |= UINT64_C(1) << i;

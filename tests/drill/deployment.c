@@ -113,6 +113,10 @@ static gms_status write_config(struct drill_deployment *deployment, const char *
     if (status == GMS_OK) {
         config_setting_lookup_string(kv, "verify", &verify);
         deployment->verify_full = strcmp(verify, "full") == 0;
+        const char *trust = "verified";
+        config_lookup_string(&config, "takeover.adopt_after_device_error", &trust);
+        deployment->trusts_broken_device =
+            strcmp(trust, "always") == 0 || (strcmp(trust, "verified") == 0 && deployment->verify_full);
         status = take_command(deployment, &config, ret_error);
     }
     config_destroy(&config);

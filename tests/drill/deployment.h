@@ -22,6 +22,8 @@ struct drill_engine {
 struct drill_deployment {
     const struct drill_plan *plan; /* borrowed */
     bool attached, verify_full;
+    bool trusts_broken_device; /* adopts what an engine has sealed whose device failed
+                                  (takeover.adopt_after_device_error) */
     uint32_t ranks;
     char dir[DRILL_PATH_BYTES]; /* its part of the work directory */
     char run_dir[DRILL_PATH_BYTES], log_dir[DRILL_PATH_BYTES], config[DRILL_PATH_BYTES], command[DRILL_PATH_BYTES];

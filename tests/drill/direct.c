@@ -13,8 +13,9 @@
 #include "scene.h"
 #include "strike.h"
 
-/* More requests than a prefix cache has room for, so that blocks are sealed and given back in every round. */
-enum { REQUESTS = 48 };
+/* More requests than a prefix cache has room for, so that blocks are sealed and given back in every round. A few rounds
+ * do not fill it. */
+enum { REQUESTS = 48, FEW_REQUESTS = 24, FEW_ROUNDS = 4 };
 /* A soak ends after so many failures: each keeps its scratch space. */
 enum { SOAK_FAILURES = 8 };
 #define SEED_MASK ((UINT64_C(1) << 52) - 1)
@@ -233,12 +234,22 @@ static void compare(struct director *director)
                      "%zu streams differ from the control", campaign->sides[i].streams - campaign->sides[i].equal);
 }
 
+static uint32_t request_count(const struct drill_plan *plan)
+{
+    uint64_t rounds = plan->compare ? plan->repeat : 0;
+    for (size_t i = 0; i < drill_catalogue_count(); i++)
+        rounds += (plan->rows >> i & 1) * plan->repeat;
+    bool few = (plan->soak_ns == 0 && rounds <= FEW_ROUNDS) || plan->sabotage == DRILL_SABOTAGE_EACH;
+    uint32_t requests = few ? FEW_REQUESTS : REQUESTS;
+    return plan->streams > requests ? plan->streams : requests;
+}
+
 static void run_all(struct director *director)
 {
     struct gms_error error;
     const struct drill_plan *plan = director->plan;
     struct drill_campaign *campaign = director->campaign;
-    uint32_t requests = plan->streams > REQUESTS ? plan->streams : REQUESTS;
+    uint32_t requests = request_count(plan);
     if (drill_requests_open(plan, requests, 1, &director->requests, &error) != GMS_OK ||
         drill_processes_prepare(&error) != GMS_OK ||
         drill_scratch_make(plan->work_dir, &director->scratch, &error) != GMS_OK) {

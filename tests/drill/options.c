@@ -70,7 +70,8 @@ static const struct argp_option options[] = {
     {"temperature", KEY_TEMPERATURE, "X", 0, "0 is greedy (default: 0.9)", 0},
     {"seed", KEY_SEED, "N", 0, "Of the first stream; the others count up (default: 1)", 0},
     {NULL, 0, NULL, 0, "Fault", 3},
-    {"fault", KEY_FAULT, "sigkill", 0, "What happens to the primary (only sigkill so far)", 0},
+    {"fault", KEY_FAULT, "sigkill|NAME", 0,
+     "What happens to the primary: SIGKILL as the options of this group say (the default), or --catalogue NAME", 0},
     {"rank", KEY_RANK, "N|all", 0, "To which of its ranks (default: 0)", 0},
     {"when", KEY_WHEN, "any|prefill|decode|seal", 0, "In the middle of what (default: any, from outside)", 0},
     {"after", KEY_AFTER, "TOKENS", 0, "Tokens of all streams together before each fault (default: spread evenly)", 0},
@@ -240,8 +241,7 @@ static gms_status set(struct drill_plan *plan, enum option_key key, const char *
     case KEY_TEMPERATURE:
         return set_temperature(text, &plan->temperature, error);
     case KEY_FAULT:
-        return strcmp(text, "sigkill") == 0 ? GMS_OK
-                                            : gms_fail(error, GMS_E_INVALID, "--fault %s: unknown; only sigkill", text);
+        return strcmp(text, "sigkill") == 0 ? GMS_OK : drill_catalogue_choose(text, &plan->rows, error);
     case KEY_RANK:
         return drill_rank_parse(text, &plan->rank, error);
     case KEY_WHEN:

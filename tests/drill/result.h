@@ -84,8 +84,16 @@ struct drill_stream_result {
 
 enum { DRILL_MAX_STREAM_RESULTS = 1024, DRILL_MAX_FAILURES = 128, DRILL_FAILURE_BYTES = 512 };
 
+/* What of the sealed blocks the successor has to take over. */
+enum drill_adoption {
+    DRILL_ADOPTION_ALL,
+    DRILL_ADOPTION_NONE,    /* the deployment does not trust what an engine with that fault has left */
+    DRILL_ADOPTION_UNKNOWN, /* somebody else's deployment: its policy is not known here */
+};
+
 struct drill_result {
-    const struct drill_plan *plan;   /* borrowed */
+    const struct drill_plan *plan; /* borrowed */
+    enum drill_adoption adoption;
     bool unsupported;                /* the engine cannot do what the fault is about; the first failure says why */
     bool could_not_run;              /* nothing was shown, neither good nor bad: the failures say why */
     char work_dir[DRILL_PATH_BYTES]; /* that the run made; "": none */

@@ -492,6 +492,15 @@ void drill_round_run(struct drill_scene *scene, const struct drill_fault *fault,
     ret_result->control_ns = control->ns;
     ret_result->inexact = !control->exact;
     memcpy(ret_result->divergence, control->divergence, sizeof ret_result->divergence);
+    if ((fault->needs & DRILL_NEED_CUDA) != 0) {
+        ret_result->adoption = scene->deployment.attached               ? DRILL_ADOPTION_UNKNOWN
+                               : scene->deployment.trusts_broken_device ? DRILL_ADOPTION_ALL
+                                                                        : DRILL_ADOPTION_NONE;
+        snprintf(ret_result->note, sizeof ret_result->note, "by the deployment file what was sealed before it is %s",
+                 scene->deployment.attached               ? "adopted or not"
+                 : scene->deployment.trusts_broken_device ? "adopted"
+                                                          : "not adopted");
+    }
     round.seen.from_engine = round.seen.to_engine = -1;
     if (drill_load_open(requests, scene->deployment.run_dir, draw(&round, requests->count), &round.load, &error) !=
         GMS_OK) {

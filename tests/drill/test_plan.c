@@ -99,7 +99,7 @@ static void refusals(void **state)
         {{"--repeat", "3", "--engines", "3"}, "need 4 engines"},
         {{"--engines", "9"}, "from 2 to 8"},
         {{"--when", "later"}, "any, prefill, decode, seal"},
-        {{"--fault", "sigterm"}, "only sigkill"},
+        {{"--fault", "sigterm"}, "'sigterm' is no fault"},
         {{"--kv-verify", "some"}, "full, none"},
         {{"--temperature", "nan"}, "from 0 to 100"},
         {{"--max-tokens", "0"}, "from 1 to"},

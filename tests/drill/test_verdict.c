@@ -262,6 +262,28 @@ static void nothing_adopted(void **state)
     must_fail(world, "adopted nothing");
 }
 
+/* After a fault of the device it is the deployment's word whether anything may be adopted. */
+static void adopted_after_a_device_error(void **state)
+{
+    struct world *world = *state;
+    world->result.adoption = DRILL_ADOPTION_NONE;
+    must_fail(world, "which takeover.adopt_after_device_error forbids");
+}
+
+static void nothing_adopted_after_a_device_error(void **state)
+{
+    struct world *world = *state;
+    world->result.adoption = DRILL_ADOPTION_NONE;
+    for (uint32_t rank = 0; rank < 2; rank++)
+        world->status[rank].takeovers[0].adopted = 0;
+    for (size_t i = 0; i < 3; i++) {
+        world->streams[i].computed_tokens += world->streams[i].cached_tokens;
+        world->streams[i].cached_tokens = 0;
+    }
+    judge(world);
+    assert_int_equal(world->result.failure_count, 0);
+}
+
 static void more_adopted_than_sealed(void **state)
 {
     struct world *world = *state;
@@ -530,6 +552,8 @@ int main(void)
         T(fewer_adopted_than_sealed),
         T(nothing_adopted),
         T(more_adopted_than_sealed),
+        T(adopted_after_a_device_error),
+        T(nothing_adopted_after_a_device_error),
         T(adopted_but_never_used),
         T(overlap),
         T(no_logs),

@@ -67,9 +67,14 @@ static void judge_failover(struct drill_result *result, uint32_t index)
         drill_result_fail(result, "failover %u: some rank's status does not tell of it", number);
         return;
     }
-    if (failover->adopted == 0)
+    bool all = result->adoption == DRILL_ADOPTION_ALL;
+    if (result->adoption == DRILL_ADOPTION_NONE && failover->adopted > 0)
+        drill_result_fail(result,
+                          "failover %u: %u blocks were adopted, which takeover.adopt_after_device_error forbids",
+                          number, failover->adopted);
+    if (all && failover->adopted == 0)
         drill_result_fail(result, "failover %u adopted nothing", number);
-    if (failover->logs_known && failover->adopted + failover->spoiled < failover->sealed_everywhere)
+    if (all && failover->logs_known && failover->adopted + failover->spoiled < failover->sealed_everywhere)
         drill_result_fail(result, "failover %u: %u blocks were sealed on all ranks, %u were adopted%s", number,
                           failover->sealed_everywhere, failover->adopted,
                           failover->spoiled > 0 ? " although fewer were damaged" : "");
@@ -110,7 +115,7 @@ void drill_verdict(struct drill_result *result)
                           result->left_in_quarantine);
     if (result->stream_count == 0)
         drill_result_fail(result, "there was no stream to compare");
-    if (result->resumed_done > 0 && result->resumed_cached_tokens == 0)
+    if (result->adoption == DRILL_ADOPTION_ALL && result->resumed_done > 0 && result->resumed_cached_tokens == 0)
         drill_result_fail(result, "%zu re-sent requests were completed and none found an adopted block",
                           result->resumed_done);
 }
