@@ -474,6 +474,8 @@ int main(int argc, char **argv)
     if (status == GMS_OK) {
         gms_log(GMS_LOG_NOTICE, "deployment %s: rank %u of %u, world %llu, run directory %s", config.deployment,
                 start.rank, config.ranks, (unsigned long long)start.world, config.run_dir);
+        if (start.rank == 0)
+            gms_start_succeeded();
         code = gms_daemon_run(start.daemon);
     } else {
         code = exit_code_of(status);

@@ -9,7 +9,7 @@
 #include "base/fd.h"
 
 enum { PATH_BYTES = 512 };
-static const char watched[] = "gms-start-watched", failed[] = "gms-start-failed";
+static const char watched[] = "gms-start-watched", failed[] = "gms-start-failed", succeeded[] = "gms-start-succeeded";
 
 static bool join(const char *directory, const char *name, char ret_path[PATH_BYTES])
 {
@@ -36,14 +36,29 @@ void gms_start_watched(const char *directory)
     make(directory, watched);
 }
 
-void gms_start_failed(void)
+static void tell(const char *what)
 {
     const char *directory = getenv("TMPDIR");
     if (directory != NULL && directory[0] == '/' && is_there(directory, watched))
-        make(directory, failed);
+        make(directory, what);
+}
+
+void gms_start_failed(void)
+{
+    tell(failed);
+}
+
+void gms_start_succeeded(void)
+{
+    tell(succeeded);
 }
 
 bool gms_start_has_failed(const char *directory)
 {
     return is_there(directory, failed);
+}
+
+bool gms_start_has_succeeded(const char *directory)
+{
+    return is_there(directory, succeeded);
 }

@@ -221,6 +221,11 @@ bool gms_up_job_failed(const struct gms_up_job *job)
     return job->now.pid != 0 && job->now.scratch[0] != '\0' && gms_start_has_failed(job->now.scratch);
 }
 
+bool gms_up_job_began(const struct gms_up_job *job)
+{
+    return job->now.pid != 0 && job->now.scratch[0] != '\0' && gms_start_has_succeeded(job->now.scratch);
+}
+
 void gms_up_launcher_over(struct gms_up_job *job, struct gms_up_launcher *launcher)
 {
     if (launcher == &job->now)

@@ -47,6 +47,8 @@ gms_status gms_up_job_start(struct gms_up_job *job, const struct gms_up_start *s
 /* Has a rank of the present job said that their start failed? (It says so in the scratch directory, as start.h tells.)
  * Its launcher takes a second longer to end. */
 bool gms_up_job_failed(const struct gms_up_job *job);
+/* Has its rank 0 said that sessions are listened to? */
+bool gms_up_job_began(const struct gms_up_job *job);
 /* The job is lost, its launcher only has not noticed: room for the next one. What is still `before` is killed. */
 void gms_up_job_set_aside(struct gms_up_job *job);
 /* A launcher is over: forgets it and removes its scratch directory. */

@@ -323,9 +323,12 @@ static void step(struct program *program, uint64_t now_ns)
     bool kept = gms_up_keeper_step(&program->keeper, now_ns);
     if (program->job.now.pid != 0) {
         bool was_former = program->coordinator.world == program->former_world;
+        bool began =
+            program->up_ns == 0 && gms_up_job_began(&program->job); /* first: it is said once somebody listens */
         bool ended = gms_watch_step(&program->coordinator);
         bool former = program->coordinator.world == program->former_world; /* another world may have answered */
-        if (ended && !was_former) {
+        bool missed = began && program->coordinator.nobody;                /* it was up and gone before we looked */
+        if ((ended && !was_former) || missed) {
             coordinator_lost(program);
         } else if (program->coordinator.state == GMS_WATCH_UP && !former) {
             program->up_ns = program->up_ns != 0 ? program->up_ns : now_ns;

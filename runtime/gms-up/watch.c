@@ -51,7 +51,8 @@ static void hung_up(struct gms_watch *watch)
 static bool begin(struct gms_watch *watch)
 {
     gms_status status = gms_channel_connect(watch->path, CONNECT_MS, &watch->fd, NULL);
-    if (status == GMS_E_NOT_FOUND || status == GMS_E_DISCONNECTED) {
+    watch->nobody = status == GMS_E_NOT_FOUND || status == GMS_E_DISCONNECTED;
+    if (watch->nobody) {
         bool was_up = watch->state == GMS_WATCH_AGAIN;
         gms_watch_drop(watch);
         return was_up;

@@ -24,6 +24,7 @@ enum gms_watch_state { GMS_WATCH_DOWN, GMS_WATCH_GREETING, GMS_WATCH_UP, GMS_WAT
 struct gms_watch {
     char path[GMS_RUN_PATH_BYTES];
     bool greets; /* a coordinator */
+    bool nobody; /* the last connect found nobody who listens */
     enum gms_watch_state state;
     uint64_t world;  /* of the coordinator that answered last */
     int fd;          /* -1: none */

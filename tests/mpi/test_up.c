@@ -503,6 +503,29 @@ static void test_kill_gms_up(void **state)
     (void)error;
 }
 
+/* The ranks end while nobody looks, and their launcher takes its time: the next gms-up does not wait for it. */
+static void test_kill_gms_up_and_all(void **state)
+{
+    char scratch[96];
+    (void)state;
+    int64_t world = await_whole(0);
+    pid_t mpirun = launcher(scratch);
+    pid_t ranks[RANKS];
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        ranks[rank] = (pid_t)cluster_number(&cluster, rank, "pid");
+    up()->asked_to_end = true;
+    gms_pidfd_signal(up()->pidfd, SIGKILL);
+    assert_true(drill_process_wait(up(), gms_clock_ns() + HARNESS_DEADLINE_MS * GMS_NS_PER_MS));
+    signal_one(mpirun, SIGSTOP);
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        signal_one(ranks[rank], SIGKILL);
+    start_up("gms-up");
+    await_whole(world);
+    assert_true(cluster_log_has(&cluster, "going on with them"));
+    assert_true(cluster_log_has(&cluster, "the coordinators are gone"));
+    signal_one(mpirun, SIGCONT);
+}
+
 /* A start that fails by itself, here because somebody holds a rank's store: its ranks say so, and the next start does
  * not wait for the launcher's end. */
 static void test_a_start_that_fails(void **state)
@@ -619,6 +642,7 @@ int main(void)
         TEST(test_displaced),
         TEST(test_kill_the_keeper),
         TEST(test_kill_gms_up),
+        TEST(test_kill_gms_up_and_all),
         TEST(test_a_start_that_fails),
         TEST(test_a_stopped_coordinator),
         TEST(test_all_coordinators_stopped),

@@ -128,8 +128,11 @@ static void test_started(void **state)
     assert_false(gms_start_has_failed(run_dir));
     setenv("TMPDIR", scratch, 1);
     gms_start_failed();
-    unsetenv("TMPDIR");
     assert_true(gms_up_job_failed(&job));
+    assert_false(gms_up_job_began(&job));
+    gms_start_succeeded();
+    unsetenv("TMPDIR");
+    assert_true(gms_up_job_began(&job));
     end_launcher(&job.now);
     assert_false(exists(scratch) || exists(job.note));
     assert_int_equal(job.now.pid, 0);
