@@ -288,8 +288,10 @@ static void bulk(struct gms_daemon *daemon, const struct gms_action *action)
 {
     struct gms_error error;
     struct gms_pools_adopted adopted;
-    gms_status status =
-        gms_pools_bulk(daemon->pools, daemon->options.round, action->bulk.incarnation, &adopted, &error);
+    struct gms_core_view view;
+    gms_core_look(daemon->core, &view); /* the writer changes only when this has come back */
+    gms_status status = gms_pools_bulk(daemon->pools, daemon->options.round, action->bulk.incarnation,
+                                       view.writer_incarnation, &adopted, &error);
     if (status != GMS_OK)
         gms_daemon_leave(daemon, status, error.text);
     struct gms_takeover_record *record = gms_timeline_open(&daemon->timeline);
@@ -385,9 +387,10 @@ static void classify(struct gms_daemon *daemon, const struct gms_action *action)
         record->classified = counts;
     }
     gms_log(GMS_LOG_NOTICE,
-            "incarnation %llu left %u sealed slots here: %u adoptable, %u free, %u quarantined (%u damaged)",
+            "incarnation %llu left %u sealed slots here: %u adoptable, %u free, %u quarantined (%u damaged, %u with a "
+            "tail)",
             (unsigned long long)action->classify.source, counts.sealed_here, counts.adoptable, counts.free,
-            counts.quarantined, counts.damaged);
+            counts.quarantined, counts.damaged, counts.tails);
     gms_daemon_push_fact(daemon, action->classify.engine, successor, GMS_FACT_CLASSIFIED);
 }
 

@@ -103,14 +103,15 @@ struct gms_quarantine *gms_pools_quarantine(const struct gms_pools *pools, uint3
 void gms_pools_distrust(struct gms_pools *pools);
 
 struct gms_pools_classified {
-    uint32_t sealed_here, adoptable, free, quarantined, damaged;
+    uint32_t sealed_here, adoptable, free, quarantined, damaged, tails;
 };
 /* Classifies what `source` left into the directories of `successor`, and notes whom the quarantined slots are suspected
  * of: `suspect` is the source's place in the group's list. Errors: MISMATCH, NO_MEMORY (then nothing is set). */
 gms_status gms_pools_classify(struct gms_pools *pools, uint64_t source, uint64_t successor, bool source_clean,
                               uint32_t suspect, struct gms_pools_classified *ret_counts, struct gms_error *ret_error);
 
-/* After it, when what `successor` could adopt here is not to be trusted: sealed slots become free. Returns how many. */
+/* After it, when what `successor` could adopt here is not to be trusted: sealed slots become free, tails are dropped.
+ * Returns how many slots. */
 uint32_t gms_pools_give_up_sealed(struct gms_pools *pools, uint64_t successor, struct gms_pools_classified *counts);
 
 /* Prepares that: brings the index for (source, successor) up to date if the source changed anything since. Cheap when
@@ -122,9 +123,10 @@ void gms_pools_freeze_pending(struct gms_pools *pools);
 struct gms_pools_adopted {
     uint32_t adopted, idle, quarantined;
 };
-/* The bulk sub-round over all KV pools of the incarnation, then applies it. Errors are the round's: the rank must
- * restart. */
-gms_status gms_pools_bulk(struct gms_pools *pools, struct gms_round *round, uint64_t incarnation,
+/* The bulk sub-round over all KV pools of the incarnation, then applies it; then, where slots are left in quarantine, a
+ * second one over the tails that `source` left in them: what all ranks have alike stays, the rest is dropped. Errors
+ * are the round's: the rank must restart. */
+gms_status gms_pools_bulk(struct gms_pools *pools, struct gms_round *round, uint64_t incarnation, uint64_t source,
                           struct gms_pools_adopted *ret_adopted, struct gms_error *ret_error);
 
 #endif

@@ -56,6 +56,25 @@ bool adopt_agree(struct ranks *ranks, struct adopted_slot *slots, uint32_t slot_
     return equal;
 }
 
+bool adopt_tails_agree(struct ranks *ranks, const struct prefix_tail *tails, uint32_t count)
+{
+    XXH128_canonical_t digest;
+    uint8_t votes[2 * sizeof digest.digest];
+    const size_t size = sizeof digest.digest;
+    bool equal = true;
+    XXH128_canonicalFromHash(&digest, XXH3_128bits(count != 0 ? (const void *)tails : "", count * sizeof *tails));
+    for (size_t i = 0; i < size; i++) {
+        votes[i] = digest.digest[i];
+        votes[size + i] = (uint8_t)~digest.digest[i];
+    }
+    ranks_least_bytes(ranks, votes, sizeof votes);
+    for (size_t i = 0; i < size; i++)
+        equal &= votes[i] + votes[size + i] == UINT8_MAX;
+    if (!equal)
+        note(NOTE_WARNING, "the ranks were given different unfinished blocks; all of them are computed again");
+    return equal;
+}
+
 enum { DEPTH_UNKNOWN = 0 };
 #define DEPTH_BROKEN UINT32_MAX
 

@@ -19,6 +19,10 @@ struct adopted_slot {
  * given different sealed blocks, or memory is short: then nothing may be served. */
 bool adopt_agree(struct ranks *ranks, struct adopted_slot *slots, uint32_t slot_count);
 
+/* COLLECTIVE. Have all ranks been given the same unfinished blocks? `tails` without padding that differs. False (told
+ * in the log): none of them may be used. */
+bool adopt_tails_agree(struct ranks *ranks, const struct prefix_tail *tails, uint32_t count);
+
 /* The prefix cache: unusable slots excluded, sealed blocks cached, a chain's tail before its head in eviction order,
  * blocks whose chain is broken first of all. NULL when memory is short. */
 struct prefix *adopt_build(const struct adopted_slot *slots, uint32_t slot_count, uint32_t *ret_adopted);

@@ -25,6 +25,7 @@ enum {
 
 enum { POISON_NOWHERE = -1, POISON_EVERY_RANK = -2 };
 #define POISON_EVERY_SLOT UINT32_MAX
+#define POISON_TAILS      (UINT32_MAX - 1) /* the slots that are in quarantine */
 
 struct engine_options {
     struct model_config model; /* rank and world_size are filled by engine_run */
@@ -38,6 +39,7 @@ struct engine_options {
     const char *listen;
     const char *log_dir; /* NULL: no event log */
     bool no_gms;
+    bool no_salvage; /* unfinished blocks of a dead engine are computed again, and nobody is told how far ours are */
     uint64_t incarnation;   /* with no_gms: what it calls itself */
     const char *serve_lock; /* with no_gms: serves once it holds this file's lock; NULL: at once */
     int signal_fd;          /* readable when SIGUSR1 asks for a clean end */

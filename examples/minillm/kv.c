@@ -31,6 +31,16 @@ void kv_store_close(struct kv_store *store)
     memset(store, 0, sizeof *store);
 }
 
+void kv_copy_positions(const struct kv_store *store, uint32_t to, uint32_t from, uint32_t token_count)
+{
+    const struct kv_geometry *g = &store->geometry;
+    for (uint32_t layer = 0; layer < g->layers; layer++)
+        for (uint32_t plane = 0; plane < 2; plane++)
+            memcpy(kv_plane(store->base, g, to, layer) + plane * kv_plane_floats(g),
+                   kv_plane(store->base, g, from, layer) + plane * kv_plane_floats(g),
+                   token_count * kv_position_floats(g) * sizeof(float));
+}
+
 /* ---------------------------------------------------------------------------------------- private backend ----- */
 
 enum private_state { PRIVATE_IDLE = 0, PRIVATE_LEASED, PRIVATE_SEALED };
@@ -85,6 +95,25 @@ static enum kv_status private_release(struct kv_store *store, uint32_t slot, uin
     return KV_OK;
 }
 
+static enum kv_status private_note(struct kv_store *store, const struct kv_progress *progress, uint64_t token)
+{
+    const struct private_kv *kv = store->context;
+    if (progress->slot >= store->slot_count || kv->slots[progress->slot].state != PRIVATE_LEASED ||
+        token > kv->completed)
+        return fail(store, "note", progress->slot, store->generation[progress->slot]);
+    return KV_OK;
+}
+
+static enum kv_status private_salvage(struct kv_store *store, uint32_t source, const struct kv_progress *progress)
+{
+    const struct private_kv *kv = store->context;
+    if (source >= store->slot_count || progress->slot >= store->slot_count || kv->slots[source].state != PRIVATE_IDLE ||
+        kv->slots[progress->slot].state != PRIVATE_LEASED)
+        return fail(store, "salvage", source, 0);
+    kv_copy_positions(store, progress->slot, source, progress->token_count);
+    return KV_OK;
+}
+
 static uint64_t private_step_begin(struct kv_store *store)
 {
     struct private_kv *kv = store->context;
@@ -121,6 +150,8 @@ static const struct kv_backend private_backend = {
     .acquire = private_acquire,
     .seal = private_seal,
     .release = private_release,
+    .note = private_note,
+    .salvage = private_salvage,
     .step_begin = private_step_begin,
     .step_complete = private_step_complete,
     .returned = private_returned,

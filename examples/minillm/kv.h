@@ -53,12 +53,22 @@ enum kv_lease { KV_NOT_LEASED = 0, KV_LEASED, KV_WRITTEN, KV_SEALED };
 /* Status of a slot operation. LOST: this engine no longer owns its memory and must end at once. */
 enum kv_status { KV_OK = 0, KV_LOST, KV_FAILED };
 
+/* How far the block in a slot has come. */
+struct kv_progress {
+    uint32_t slot, token_count;
+    const uint8_t *hash, *parent; /* KV_HASH_BYTES each, borrowed; the hash is of these tokens, as a full block's is */
+};
+
 struct kv_backend {
     const char *name;
     enum kv_status (*acquire)(struct kv_store *store, uint32_t slot, uint64_t *ret_generation);
     enum kv_status (*seal)(struct kv_store *store, uint32_t slot, uint64_t generation, uint32_t token_count,
                            const uint8_t hash[KV_HASH_BYTES], const uint8_t parent[KV_HASH_BYTES], uint64_t token);
     enum kv_status (*release)(struct kv_store *store, uint32_t slot, uint64_t generation, uint64_t token);
+    /* The step that wrote it is complete. What a successor may go on from; nothing depends on it here. */
+    enum kv_status (*note)(struct kv_store *store, const struct kv_progress *progress, uint64_t token);
+    /* Copies what a predecessor has left of that block in slot `source` to the leased slot of `progress`. */
+    enum kv_status (*salvage)(struct kv_store *store, uint32_t source, const struct kv_progress *progress);
     uint64_t (*step_begin)(struct kv_store *store);
     void (*step_complete)(struct kv_store *store, uint64_t token);
     /* A slot that could not be used until now and can be from here on; false: none. */
@@ -84,6 +94,9 @@ struct kv_store {
 int kv_store_init(struct kv_store *store, const struct kv_backend *backend, void *context, void *base,
                   const struct kv_geometry *geometry, uint32_t slot_count);
 void kv_store_close(struct kv_store *store);
+
+/* The first positions of one slot to another. */
+void kv_copy_positions(const struct kv_store *store, uint32_t to, uint32_t from, uint32_t token_count);
 
 /* Private memory instead of a pool: for tests and as the undisturbed control. 0, or -1 when memory is short. */
 int kv_private_open(struct kv_store *store, const struct kv_geometry *geometry, uint32_t slot_count);

@@ -214,12 +214,16 @@ static void poison(struct engine *e)
     if (o->poison_rank == POISON_NOWHERE ||
         (o->poison_rank != POISON_EVERY_RANK && (uint32_t)o->poison_rank != o->model.rank))
         return;
-    bool every = o->poison_slot == POISON_EVERY_SLOT;
+    const bool tails = o->poison_slot == POISON_TAILS, every = o->poison_slot == POISON_EVERY_SLOT || tails;
+    uint32_t overwritten = 0;
     for (uint32_t slot = every ? 0 : o->poison_slot; slot < (every ? o->slots : o->poison_slot + 1); slot++) {
+        if (tails && gms_slot_state(e->gms->kv, slot, NULL) != GMS_SLOT_QUARANTINED)
+            continue;
         float *page = kv_plane(e->kv.base, &e->kv.geometry, slot, 0);
         adopt_poison_page(page, kv_block_bytes(&e->kv.geometry) / sizeof *page);
+        overwritten++;
     }
-    note(NOTE_WARNING, "%s overwritten on request (--poison)", every ? "every slot was" : "a slot was");
+    note(NOTE_WARNING, "%" PRIu32 " slots were overwritten on request (--poison)", overwritten);
 }
 
 /* For drills: --die-after. */
@@ -258,6 +262,24 @@ static int collect(struct engine *e, struct adopted_slot *slots)
     return 0;
 }
 
+/* Blocks that the predecessor had begun: what all ranks have of them is taken up when a request comes that fits. */
+static int take_tails(struct engine *e)
+{
+    const struct prefix_tail *tails = NULL;
+    uint32_t count = 0;
+    if (e->options.no_salvage)
+        return 0;
+    if (kv_gms_take_tails(&e->kv, &tails, &count) != 0) {
+        note(NOTE_ERROR, "out of memory for the blocks that the predecessor had begun");
+        return EXIT_RUN_FAILED;
+    }
+    const bool equal = adopt_tails_agree(e->ranks, tails, count);
+    for (uint32_t i = 0; equal && e->prefix != NULL && i < count; i++)
+        prefix_keep_tail(e->prefix, &tails[i]);
+    event_log("tails count=%" PRIu32, equal ? count : 0);
+    return 0;
+}
+
 int life_take_over(struct engine *e)
 {
     struct gms_error error;
@@ -288,6 +310,8 @@ int life_take_over(struct engine *e)
         code = e->prefix == NULL ? EXIT_RUN_FAILED : 0;
     }
     free(slots);
+    if (code == 0)
+        code = take_tails(e);
     if (code != 0)
         return code;
     event_log("adopted count=%" PRIu32, adoption.adopted);

@@ -33,6 +33,7 @@ enum option_key {
     KEY_QUEUE,
     KEY_LISTEN,
     KEY_NO_GMS,
+    KEY_NO_SALVAGE,
     KEY_INCARNATION,
     KEY_SERVE_LOCK,
     KEY_LOG_DIR,
@@ -63,6 +64,8 @@ static const struct argp_option option_table[] = {
      "unix:PATH or tcp:127.0.0.1:PORT, port 0 for any (default tcp:127.0.0.1:0); rank 0 prints \"serving WHERE\"", 2},
     {NULL, 0, NULL, 0, "Failover:", 3},
     {"no-gms", KEY_NO_GMS, NULL, 0, "Private memory instead of pools: for tests and as the undisturbed control", 3},
+    {"no-salvage", KEY_NO_SALVAGE, NULL, 0,
+     "Compute blocks that a dead engine had begun from their first token, and note nothing for a successor", 3},
     {"incarnation", KEY_INCARNATION, "N", 0, "With --no-gms: what it calls itself (default 0)", 3},
     {"serve-lock", KEY_SERVE_LOCK, "FILE", 0,
      "With --no-gms: load, then look every 100 ms whether this file's lock is free, and serve with it; what standbys "
@@ -75,8 +78,9 @@ static const struct argp_option option_table[] = {
     {"log-destination", KEY_LOG_DESTINATION, "WHERE", 0, "stderr or file:PATH (default stderr)", 4},
     {NULL, 0, NULL, 0, "Drills:", 5},
     {"step-delay-us", KEY_STEP_DELAY, "N", 0, "Pause after each step, microseconds (default 0)", 5},
-    {"poison", KEY_POISON, "none|SLOT[@RANK]|all[@RANK]", 0,
-     "When promoted and before adopting, overwrite this slot (or all) with noise, on one rank or on all (default none)",
+    {"poison", KEY_POISON, "none|SLOT[@RANK]|all[@RANK]|tails[@RANK]", 0,
+     "When promoted and before adopting, overwrite this slot (or all, or those that are in quarantine) with noise, on "
+     "one rank or on all (default none)",
      5},
     {"die-after", KEY_DIE_AFTER, "none|STEP@RANK", 0,
      "When promoted, that rank kills itself once the step is done: promoted, adopted, woken or serving (default none)",
@@ -109,13 +113,14 @@ static void parse_poison(struct argp_state *state, struct engine_options *o, con
     const char *at = strchr(text, '@');
     size_t length = at == NULL ? strlen(text) : (size_t)(at - text);
     if (length >= sizeof copy) {
-        argp_error(state, "--poison: must be none, SLOT or SLOT@RANK");
+        argp_error(state, "--poison: must be none, SLOT, all or tails, each but none with @RANK if wanted");
         return;
     }
     memcpy(copy, text, length);
     copy[length] = 0;
-    o->poison_slot =
-        strcmp(copy, "all") == 0 ? POISON_EVERY_SLOT : (uint32_t)number(state, "poison", copy, 0, UINT32_MAX - 1);
+    o->poison_slot = strcmp(copy, "all") == 0     ? POISON_EVERY_SLOT
+                     : strcmp(copy, "tails") == 0 ? POISON_TAILS
+                                                  : (uint32_t)number(state, "poison", copy, 0, UINT32_MAX - 2);
     o->poison_rank = at == NULL ? POISON_EVERY_RANK : (int32_t)number(state, "poison", at + 1, 0, INT32_MAX);
 }
 
@@ -225,6 +230,9 @@ static error_t parse(int key, char *text, struct argp_state *state)
     case KEY_POISON:
         parse_poison(state, o, text);
         return 0;
+    case KEY_NO_SALVAGE:
+        o->no_salvage = true;
+        return 0;
     case KEY_DIE_AFTER:
         parse_die_after(state, o, text);
         return 0;
@@ -234,7 +242,7 @@ static error_t parse(int key, char *text, struct argp_state *state)
     case ARGP_KEY_END:
         if (!o->no_gms && (o->serve_lock != NULL || o->incarnation != 0))
             argp_error(state, "--serve-lock and --incarnation are for --no-gms: otherwise the group decides");
-        if (o->poison_rank != POISON_NOWHERE && o->poison_slot != POISON_EVERY_SLOT && o->poison_slot >= o->slots)
+        if (o->poison_rank != POISON_NOWHERE && o->poison_slot < POISON_TAILS && o->poison_slot >= o->slots)
             argp_error(state, "--poison %" PRIu32 ": there are %" PRIu32 " slots", o->poison_slot, o->slots);
         return 0;
     default:

@@ -16,6 +16,8 @@ void plan_free(struct plan *plan)
     free(plan->acquires);
     free(plan->releases);
     free(plan->seals);
+    free(plan->salvages);
+    free(plan->notes);
     memset(plan, 0, sizeof *plan);
 }
 
@@ -80,9 +82,26 @@ bool plan_add_seal(struct plan *plan, const struct plan_seal *seal)
     return true;
 }
 
+bool plan_add_salvage(struct plan *plan, const struct plan_progress *salvage)
+{
+    if (!RESERVE(plan, salvages, salvage_capacity, plan->header.salvage_count, 1))
+        return false;
+    plan->salvages[plan->header.salvage_count++] = *salvage;
+    return true;
+}
+
+bool plan_add_note(struct plan *plan, const struct plan_progress *note)
+{
+    if (!RESERVE(plan, notes, note_capacity, plan->header.note_count, 1))
+        return false;
+    plan->notes[plan->header.note_count++] = *note;
+    return true;
+}
+
 size_t plan_payload_bytes(const struct plan_header *h)
 {
     return h->row_count * sizeof(struct plan_row) + h->seal_count * sizeof(struct plan_seal) +
+           ((size_t)h->salvage_count + h->note_count) * sizeof(struct plan_progress) +
            ((size_t)h->block_count + h->acquire_count + h->release_count) * sizeof(uint32_t);
 }
 
@@ -102,7 +121,9 @@ void plan_encode(const struct plan *plan, void *payload)
     out = put(out, plan->blocks, h->block_count * sizeof *plan->blocks);
     out = put(out, plan->acquires, h->acquire_count * sizeof *plan->acquires);
     out = put(out, plan->releases, h->release_count * sizeof *plan->releases);
-    put(out, plan->seals, h->seal_count * sizeof *plan->seals);
+    out = put(out, plan->seals, h->seal_count * sizeof *plan->seals);
+    out = put(out, plan->salvages, h->salvage_count * sizeof *plan->salvages);
+    put(out, plan->notes, h->note_count * sizeof *plan->notes);
 }
 
 static const uint8_t *take(const uint8_t *in, void *to, size_t bytes)
@@ -119,7 +140,9 @@ bool plan_decode(struct plan *plan, const struct plan_header *h, const void *pay
         !RESERVE(plan, blocks, block_capacity, 0, h->block_count) ||
         !RESERVE(plan, acquires, acquire_capacity, 0, h->acquire_count) ||
         !RESERVE(plan, releases, release_capacity, 0, h->release_count) ||
-        !RESERVE(plan, seals, seal_capacity, 0, h->seal_count))
+        !RESERVE(plan, seals, seal_capacity, 0, h->seal_count) ||
+        !RESERVE(plan, salvages, salvage_capacity, 0, h->salvage_count) ||
+        !RESERVE(plan, notes, note_capacity, 0, h->note_count))
         return false;
     plan->header = *h;
     const uint8_t *in = payload;
@@ -127,6 +150,8 @@ bool plan_decode(struct plan *plan, const struct plan_header *h, const void *pay
     in = take(in, plan->blocks, h->block_count * sizeof *plan->blocks);
     in = take(in, plan->acquires, h->acquire_count * sizeof *plan->acquires);
     in = take(in, plan->releases, h->release_count * sizeof *plan->releases);
-    take(in, plan->seals, h->seal_count * sizeof *plan->seals);
+    in = take(in, plan->seals, h->seal_count * sizeof *plan->seals);
+    in = take(in, plan->salvages, h->salvage_count * sizeof *plan->salvages);
+    take(in, plan->notes, h->note_count * sizeof *plan->notes);
     return true;
 }

@@ -2,7 +2,7 @@
  *
  * A step plan: what rank 0 decided for one step, broadcast to every rank and executed by all in the same order.
  *
- *   releases -> acquires -> begin step -> forward over rows -> complete step -> seals
+ *   releases -> acquires -> salvages -> begin step -> forward over rows -> complete step -> notes -> seals
  *
  * On the wire: a plan_header, then the arrays in the order of its counts, native byte order (one MPI job).
  */
@@ -35,7 +35,7 @@ enum { PLAN_DRILLS = 8 }; /* that one plan can arm */
 struct plan_header {
     uint32_t kind;
     uint32_t row_count, block_count, acquire_count, release_count, seal_count;
-    uint32_t drill_count;
+    uint32_t drill_count, salvage_count, note_count;
     uint32_t reserved;
     uint64_t step;
     struct plan_drill drills[PLAN_DRILLS];
@@ -52,13 +52,22 @@ struct plan_seal {
     struct block_hash hash, parent;
 };
 
+/* The block in `slot` is complete up to token_count when the step is, or, of a salvage, already in `source`. */
+struct plan_progress {
+    uint32_t slot, token_count;
+    uint32_t source; /* salvage: where a dead engine has left it */
+    struct block_hash hash, parent;
+};
+
 /* Growable arrays; capacities grow as needed and are kept. Zero-initialise; plan_free when done. */
 struct plan {
     struct plan_header header;
     struct plan_row *rows;
     uint32_t *blocks, *acquires, *releases;
     struct plan_seal *seals;
-    uint32_t row_capacity, block_capacity, acquire_capacity, release_capacity, seal_capacity;
+    struct plan_progress *salvages, *notes;
+    uint32_t row_capacity, block_capacity, acquire_capacity, release_capacity, seal_capacity, salvage_capacity,
+        note_capacity;
 };
 
 void plan_clear(struct plan *plan); /* keeps memory */
@@ -70,6 +79,8 @@ bool plan_add_blocks(struct plan *plan, const uint32_t *slots, uint32_t count);
 bool plan_add_acquire(struct plan *plan, uint32_t slot);
 bool plan_add_release(struct plan *plan, uint32_t slot);
 bool plan_add_seal(struct plan *plan, const struct plan_seal *seal);
+bool plan_add_salvage(struct plan *plan, const struct plan_progress *salvage);
+bool plan_add_note(struct plan *plan, const struct plan_progress *note);
 
 size_t plan_payload_bytes(const struct plan_header *header);
 void plan_encode(const struct plan *plan, void *payload);

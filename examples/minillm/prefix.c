@@ -20,7 +20,9 @@ struct prefix {
     uint32_t free_first, free_last; /* free list, first in first out */
     struct prefix_counts counts;
     struct slot *slots;
-    uint32_t *table; /* open addressing, linear probing: slot + 1, 0 empty */
+    uint32_t *table;           /* open addressing, linear probing: slot + 1, 0 empty */
+    struct prefix_tail *tails; /* owned; as many as sequences ran when an engine died */
+    uint32_t tail_count, tail_capacity;
 };
 
 struct block_hash prefix_hash(const struct block_hash *parent, const uint32_t *tokens, uint32_t token_count,
@@ -70,6 +72,7 @@ void prefix_close(struct prefix *p)
         return;
     free(p->slots);
     free(p->table);
+    free(p->tails);
     free(p);
 }
 
@@ -213,6 +216,56 @@ bool prefix_adopt(struct prefix *p, uint32_t slot, const struct block_hash *hash
     return true;
 }
 
+/* --------------------------------------------------------------------------------------------------- tails ---- */
+
+bool prefix_keep_tail(struct prefix *p, const struct prefix_tail *tail)
+{
+    if (tail->slot >= p->slot_count || p->slots[tail->slot].use != USE_EXCLUDED ||
+        tail->entry_count > PREFIX_TAIL_ENTRIES)
+        return false;
+    if (p->tail_count == p->tail_capacity) {
+        const uint32_t capacity = 2 * p->tail_capacity + 16;
+        struct prefix_tail *grown = realloc(p->tails, capacity * sizeof *grown);
+        if (grown == NULL)
+            return false;
+        p->tails = grown;
+        p->tail_capacity = capacity;
+    }
+    p->tails[p->tail_count++] = *tail;
+    return true;
+}
+
+/* Its slot is about to be written. */
+static void drop_tail(struct prefix *p, uint32_t slot)
+{
+    for (uint32_t i = 0; i < p->tail_count; i++)
+        if (p->tails[i].slot == slot)
+            p->tails[i--] = p->tails[--p->tail_count];
+}
+
+bool prefix_find_tail(const struct prefix *p, const struct block_hash *parent, const uint32_t *tokens,
+                      uint32_t token_count, uint64_t seed, struct prefix_tail_hit *ret_found)
+{
+    struct prefix_tail_hit best = {.token_count = 0};
+    for (uint32_t i = 0; i < p->tail_count; i++) {
+        const struct prefix_tail *tail = &p->tails[i];
+        if (memcmp(&tail->parent, parent, sizeof *parent) != 0)
+            continue;
+        for (uint32_t entry = 0; entry < tail->entry_count; entry++) {
+            const uint32_t count = tail->entries[entry].token_count;
+            if (count > token_count || count <= best.token_count)
+                continue;
+            const struct block_hash hash = prefix_hash(parent, tokens, count, seed);
+            if (memcmp(&hash, &tail->entries[entry].hash, sizeof hash) == 0)
+                best = (struct prefix_tail_hit){tail->slot, count, hash};
+        }
+    }
+    *ret_found = best;
+    return best.token_count != 0;
+}
+
+/* --------------------------------------------------------------------------------------------------- slots ---- */
+
 uint32_t prefix_find(const struct prefix *p, const struct block_hash *hash)
 {
     uint32_t entry = p->table[probe(p, hash)];
@@ -252,6 +305,7 @@ uint32_t prefix_allocate(struct prefix *p, bool *ret_evicted)
     }
     p->slots[slot].use = USE_PRIVATE;
     p->slots[slot].references = 0;
+    drop_tail(p, slot);
     return slot;
 }
 

@@ -29,6 +29,22 @@ struct block_hash {
 struct block_hash prefix_hash(const struct block_hash *parent, const uint32_t *tokens, uint32_t token_count,
                               uint64_t seed);
 
+/* What a dead engine has left of a block that it had not finished, in a slot that is out of use. */
+enum { PREFIX_TAIL_ENTRIES = 3 };
+struct prefix_tail {
+    uint32_t slot, entry_count; /* the longest first */
+    struct block_hash parent;
+    struct {
+        uint32_t token_count;
+        struct block_hash hash; /* of these tokens, as a full block's is */
+    } entries[PREFIX_TAIL_ENTRIES];
+};
+
+struct prefix_tail_hit {
+    uint32_t slot, token_count;
+    struct block_hash hash;
+};
+
 struct prefix; /* opaque */
 
 /* All slots free, lowest first. NULL when memory is short. */
@@ -41,6 +57,12 @@ bool prefix_exclude(struct prefix *prefix, uint32_t slot);
 /* The slot that was taken out of use is free again, behind all others; false: it was not excluded. At any time. */
 bool prefix_include(struct prefix *prefix, uint32_t slot);
 bool prefix_adopt(struct prefix *prefix, uint32_t slot, const struct block_hash *hash);
+
+/* Remembers it until its slot is handed out. False: the slot is not out of use, or memory is short. */
+bool prefix_keep_tail(struct prefix *prefix, const struct prefix_tail *tail);
+/* The longest start of a block that is `tokens` (at most token_count) behind `parent`; false: none. */
+bool prefix_find_tail(const struct prefix *prefix, const struct block_hash *parent, const uint32_t *tokens,
+                      uint32_t token_count, uint64_t seed, struct prefix_tail_hit *ret_found);
 
 /* The slot of a cached block, or PREFIX_NONE. */
 uint32_t prefix_find(const struct prefix *prefix, const struct block_hash *hash);

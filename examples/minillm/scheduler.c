@@ -17,7 +17,8 @@ struct sequence {
     uint32_t prompt_count, resent_count, max_tokens;
     uint32_t token_count; /* known: prompt + generated */
     uint32_t computed;    /* of these, K and V are in blocks */
-    uint32_t cached_tokens;
+    uint32_t full_blocks; /* of these blocks, sealed or given to be */
+    uint32_t cached_tokens, salvaged_tokens;
     uint32_t block_count, block_limit; /* in hand; ever needed */
     uint32_t step_rows;                /* in the step that is out */
     bool running, decoding, wants_logits;
@@ -95,8 +96,8 @@ struct scheduler *scheduler_open(const struct scheduler_options *options, struct
     s->release_capacity = s->usable + counts.excluded + 1;
     s->releases = calloc(s->release_capacity, sizeof *s->releases);
     uint32_t rows = options->chunk_tokens > options->max_batch ? options->chunk_tokens : options->max_batch;
-    s->full_capacity = rows;
-    s->full = calloc(rows, sizeof *s->full);
+    s->full_capacity = rows + options->max_batch; /* one that was salvaged is sealed with what follows */
+    s->full = calloc(s->full_capacity, sizeof *s->full);
     if (s->releases == NULL || s->full == NULL) {
         scheduler_close(s);
         return NULL;
@@ -244,8 +245,49 @@ static void hash_block(const struct scheduler *s, struct sequence *q, uint32_t b
                                    s->options.block_tokens, s->options.hash_seed);
 }
 
+/* Blocks for all positions up to `end`. */
+static bool extend(struct scheduler *s, struct sequence *q, uint32_t end, struct plan *plan)
+{
+    while (q->block_count * s->options.block_tokens < end) {
+        bool evicted;
+        uint32_t slot = prefix_allocate(s->prefix, &evicted);
+        if (slot == PREFIX_NONE || (evicted && !plan_add_release(plan, slot)) || !plan_add_acquire(plan, slot))
+            return false;
+        q->shared[q->block_count] = 0;
+        q->blocks[q->block_count++] = slot;
+        s->reserved--;
+    }
+    return true;
+}
+
+/* Takes up what a dead engine has left of the block behind the cached ones. False: memory is short. At once, because
+ * the slot where it is left may be handed out next. */
+static bool take_up_tail(struct scheduler *s, struct sequence *q, struct plan *plan)
+{
+    const uint32_t size = s->options.block_tokens, block = q->block_count;
+    const uint32_t left = q->token_count - 1 - q->computed;
+    struct prefix_tail_hit found;
+    if (!prefix_find_tail(s->prefix, parent_of(q, block), q->tokens + q->computed, left < size ? left : size,
+                          s->options.hash_seed, &found))
+        return true;
+    if (!extend(s, q, q->computed + 1, plan))
+        return false;
+    if (q->blocks[block] == found.slot) /* the very slot was the next to be had */
+        return true;
+    const struct plan_progress salvage = {.slot = q->blocks[block],
+                                          .token_count = found.token_count,
+                                          .source = found.slot,
+                                          .hash = found.hash,
+                                          .parent = *parent_of(q, block)};
+    if (!plan_add_salvage(plan, &salvage))
+        return false;
+    q->computed += found.token_count;
+    q->salvaged_tokens = found.token_count;
+    return true;
+}
+
 /* Moves the first waiting sequence to the running ones if all it may need is there. */
-static bool admit(struct scheduler *s)
+static bool admit(struct scheduler *s, struct plan *plan, bool *ret_no_memory)
 {
     struct sequence *q = s->waiting.first;
     if (q == NULL || s->running.count >= s->options.max_batch)
@@ -269,26 +311,13 @@ static bool admit(struct scheduler *s)
     }
     q->block_count = hits;
     q->computed = q->cached_tokens = hits * s->options.block_tokens;
+    q->full_blocks = hits;
     s->reserved += needed;
     list_remove(&s->waiting, q);
     q->running = true;
     list_append(&s->running, q);
-    return true;
-}
-
-/* Blocks for all positions up to `end`. */
-static bool extend(struct scheduler *s, struct sequence *q, uint32_t end, struct plan *plan)
-{
-    while (q->block_count * s->options.block_tokens < end) {
-        bool evicted;
-        uint32_t slot = prefix_allocate(s->prefix, &evicted);
-        if (slot == PREFIX_NONE || (evicted && !plan_add_release(plan, slot)) || !plan_add_acquire(plan, slot))
-            return false;
-        q->shared[q->block_count] = 0;
-        q->blocks[q->block_count++] = slot;
-        s->reserved--;
-    }
-    return true;
+    *ret_no_memory = !take_up_tail(s, q, plan);
+    return !*ret_no_memory;
 }
 
 static bool sealed_in_plan(const struct plan *plan, const struct block_hash *hash)
@@ -297,6 +326,17 @@ static bool sealed_in_plan(const struct plan *plan, const struct block_hash *has
         if (memcmp(&plan->seals[i].hash, hash, sizeof *hash) == 0)
             return true;
     return false;
+}
+
+/* The block with the last position of this step: begun, or full and not sealed yet. */
+static bool note_last_block(const struct scheduler *s, const struct sequence *q, uint32_t end, struct plan *plan)
+{
+    const uint32_t size = s->options.block_tokens, block = (end - 1) / size, count = end - block * size;
+    struct plan_progress note = {.slot = q->blocks[block], .token_count = count, .parent = *parent_of(q, block)};
+    note.hash = count == size
+                    ? q->hashes[block]
+                    : prefix_hash(&note.parent, q->tokens + (size_t)block * size, count, s->options.hash_seed);
+    return plan_add_note(plan, &note);
 }
 
 /* The next `count` tokens of one sequence. */
@@ -319,7 +359,8 @@ static bool plan_tokens(struct scheduler *s, struct sequence *q, uint32_t count,
         if (!plan_add_row(plan, row))
             return false;
     }
-    for (uint32_t block = q->computed / size; block < end / size; block++) {
+    for (; q->full_blocks < end / size; q->full_blocks++) {
+        const uint32_t block = q->full_blocks;
         hash_block(s, q, block);
         bool known =
             prefix_find(s->prefix, &q->hashes[block]) != PREFIX_NONE || sealed_in_plan(plan, &q->hashes[block]);
@@ -328,7 +369,7 @@ static bool plan_tokens(struct scheduler *s, struct sequence *q, uint32_t count,
             return false;
         s->full[s->full_count++] = (struct full_block){q, block, !known};
     }
-    return true;
+    return !s->options.notes || note_last_block(s, q, end, plan);
 }
 
 enum scheduler_outcome scheduler_plan(struct scheduler *s, struct plan *plan)
@@ -342,8 +383,11 @@ enum scheduler_outcome scheduler_plan(struct scheduler *s, struct plan *plan)
     memcpy(plan->header.drills, s->drills, sizeof s->drills);
     plan->header.drill_count = s->drill_count;
     s->drill_count = 0;
-    while (admit(s))
+    bool no_memory = false;
+    while (admit(s, plan, &no_memory))
         continue;
+    if (no_memory)
+        return SCHEDULER_NO_MEMORY;
     for (struct sequence *q = s->running.first; q != NULL; q = q->next) {
         q->step_rows = 0;
         if (q->decoding && !plan_tokens(s, q, 1, plan))
@@ -412,8 +456,11 @@ void scheduler_finish(struct scheduler *s, const float *logits)
                 q->decoding = true;
                 continue;
             }
-            uint32_t prompt = q->prompt_count + q->resent_count;
-            s->sink.done(s->sink.context, q->owner, prompt, q->cached_tokens, prompt - q->cached_tokens);
+            struct scheduler_usage usage = {.prompt_tokens = q->prompt_count + q->resent_count,
+                                            .cached_tokens = q->cached_tokens,
+                                            .salvaged_tokens = q->salvaged_tokens};
+            usage.computed_tokens = usage.prompt_tokens - usage.cached_tokens - usage.salvaged_tokens;
+            s->sink.done(s->sink.context, q->owner, &usage);
             retire(s, q);
         }
     }

@@ -4,7 +4,8 @@
  *
  * A request waits (first come, first served) until every block it can ever need is free or evictable, so a running
  * sequence is never preempted. Each step takes one token of every decoding sequence, then chunks of prompts up to the
- * chunk size. At least the last token of a prompt is computed, whatever is cached. A block that two sequences filled
+ * chunk size. At least the last token of a prompt is computed, whatever is cached. Behind its cached blocks a sequence
+ * takes up what a dead engine has left of the next one, if its tokens are the same. A block that two sequences filled
  * with the same tokens is kept once.
  *
  *   WAITING --admit--> RUNNING (prefill, then decode) --> done, or cancelled at any time
@@ -26,15 +27,21 @@ struct scheduler_options {
     uint32_t chunk_tokens; /* rows of one step, unless more sequences decode */
     uint32_t max_waiting;  /* requests that may wait */
     uint64_t hash_seed;
+    bool notes; /* say how far blocks have come after each step */
 };
 
 enum { SCHEDULER_REASON_LENGTH = 0 };
 
+/* Where the KV of a request's prompt came from. */
+struct scheduler_usage {
+    uint32_t prompt_tokens, cached_tokens, salvaged_tokens, computed_tokens;
+};
+
 /* What happens to a request. Called from scheduler_finish only; must not call back into the scheduler. */
 struct scheduler_sink {
     void (*token)(void *context, void *owner, uint32_t index, uint32_t token);
-    /* The sequence is gone when this returns. prompt = prompt + re-sent tokens = cached + computed. */
-    void (*done)(void *context, void *owner, uint32_t prompt_tokens, uint32_t cached_tokens, uint32_t computed_tokens);
+    /* The sequence is gone when this returns. prompt = prompt + re-sent tokens = cached + salvaged + computed. */
+    void (*done)(void *context, void *owner, const struct scheduler_usage *usage);
     void *context;
 };
 

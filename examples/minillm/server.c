@@ -158,14 +158,15 @@ static void sink_token(void *context, void *owner, uint32_t index, uint32_t toke
                  index, token, shown);
 }
 
-static void sink_done(void *context, void *owner, uint32_t prompt, uint32_t cached, uint32_t computed)
+static void sink_done(void *context, void *owner, const struct scheduler_usage *usage)
 {
     (void)context;
     struct request *r = owner;
     client_print(r->client,
                  "{\"id\":%s,\"done\":true,\"reason\":\"length\",\"prompt_tokens\":%" PRIu32
-                 ",\"cached_tokens\":%" PRIu32 ",\"computed_tokens\":%" PRIu32 "}\n",
-                 r->id_json, prompt, cached, computed);
+                 ",\"cached_tokens\":%" PRIu32 ",\"salvaged_tokens\":%" PRIu32 ",\"computed_tokens\":%" PRIu32 "}\n",
+                 r->id_json, usage->prompt_tokens, usage->cached_tokens, usage->salvaged_tokens,
+                 usage->computed_tokens);
     request_free(r);
 }
 

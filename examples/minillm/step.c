@@ -74,6 +74,45 @@ static enum kv_status release_and_acquire(struct step_executor *e, const struct 
     return KV_OK;
 }
 
+static struct kv_progress progress_of(const struct plan_progress *p)
+{
+    return (struct kv_progress){
+        .slot = p->slot, .token_count = p->token_count, .hash = p->hash.bytes, .parent = p->parent.bytes};
+}
+
+static enum kv_status salvage(struct step_executor *e, const struct plan *plan)
+{
+    struct kv_store *kv = e->kv;
+    for (uint32_t i = 0; i < plan->header.salvage_count; i++) {
+        const struct plan_progress *p = &plan->salvages[i];
+        const struct kv_progress progress = progress_of(p);
+        if (p->slot >= kv->slot_count || kv->lease[p->slot] != KV_LEASED || p->source >= kv->slot_count ||
+            p->token_count > kv->geometry.block_tokens)
+            return failed(kv, "salvages into", p->slot);
+        event_log("write slot=%" PRIu32 " generation=%" PRIu64, p->slot, kv->generation[p->slot]);
+        kv->lease[p->slot] = KV_WRITTEN;
+        const enum kv_status status = kv->backend->salvage(kv, p->source, &progress);
+        if (status != KV_OK)
+            return status;
+        event_log("salvage from=%" PRIu32 " into=%" PRIu32 " tokens=%" PRIu32, p->source, p->slot, p->token_count);
+    }
+    return KV_OK;
+}
+
+static enum kv_status note_progress(struct step_executor *e, const struct plan *plan)
+{
+    struct kv_store *kv = e->kv;
+    for (uint32_t i = 0; i < plan->header.note_count; i++) {
+        const struct kv_progress progress = progress_of(&plan->notes[i]);
+        if (progress.slot >= kv->slot_count || kv->lease[progress.slot] != KV_WRITTEN)
+            return failed(kv, "notes", progress.slot);
+        const enum kv_status status = kv->backend->note(kv, &progress, kv->last_token);
+        if (status != KV_OK)
+            return status;
+    }
+    return KV_OK;
+}
+
 /* Translates the rows and announces first stores; refuses a store into a slot that this rank has not leased. */
 static enum kv_status prepare_rows(struct step_executor *e, const struct plan *plan, struct layer_drill *drill)
 {
@@ -142,7 +181,9 @@ enum kv_status step_execute(struct step_executor *e, const struct plan *plan, co
     if (status != KV_OK)
         return status;
     struct layer_drill passing = {.executor = e};
-    status = prepare_rows(e, plan, &passing);
+    status = salvage(e, plan);
+    if (status == KV_OK)
+        status = prepare_rows(e, plan, &passing);
     if (status != KV_OK)
         return status;
     if (plan->header.row_count != 0) {
@@ -150,7 +191,9 @@ enum kv_status step_execute(struct step_executor *e, const struct plan *plan, co
         model_forward(e->model, e->rows, plan->header.row_count, kv->base, at_layer, &passing, ret_logits);
         kv->backend->step_complete(kv, token);
         kv->last_token = token;
-        status = seal(e, plan);
+        status = note_progress(e, plan);
+        if (status == KV_OK)
+            status = seal(e, plan);
         if (status != KV_OK)
             return status;
     }

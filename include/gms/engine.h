@@ -45,6 +45,7 @@ enum {
     GMS_NAME_BYTES = 64,       /* pool, tensor and engine names, terminating NUL included */
     GMS_BLOCK_HASH_BYTES = 16, /* 128 bits: chained prefix hash of a KV block */
     GMS_RECORD_PARTS = 4,      /* slots that one record may span */
+    GMS_TAIL_ENTRIES = 3,      /* steps of a block's progress that are kept */
     GMS_MAX_POOLS = 16,
     GMS_MAX_TAGS = 32,
     GMS_EXCHANGE_BYTES = 128,
@@ -381,6 +382,84 @@ GMS_API gms_status gms_lookup(gms_session *session, const uint8_t hash[GMS_BLOCK
 
 /* Walks all sealed blocks whose home is `pool`. Start with *cursor = 0; NOT_FOUND ends the walk. */
 GMS_API gms_status gms_sealed_next(gms_pool *pool, uint32_t *cursor, struct gms_block *ret_block);
+
+/* -------------------------------------------------------------------------------------------------- tails ----- */
+
+/*
+ * A block that is not complete is in quarantine after its engine's death: somebody might still write there. But the
+ * positions whose step was complete will not be written again, so they may be copied to a slot of the successor's own,
+ * and a stream goes on a token or two back instead of a block.
+ *
+ *   the serving engine    gms_tail_note after each step, for every block that the step has written
+ *   its successor         after gms_adopt: gms_tail_next gives what is left, agreed over all ranks; when a request
+ * comes that fits: gms_slot_acquire, gms_tail_salvage, go on behind it
+ *
+ * Condition: positions of a block are written once, in order. An engine that writes a position anew (rejected
+ * speculative tokens) may count only positions that are final. A tail is one slot: an engine whose blocks span slots
+ * notes each of them, and may use what it finds only where it finds all.
+ */
+
+/*
+ * Where the positions of a block are: position p of plane q has `position_bytes` bytes at q * plane_bytes +
+ * p * position_bytes of the slot. With it salvage copies no more than it must, and with kv.verify = full contents are
+ * checked; without it whole slots are copied, and with kv.verify = full nothing is salvaged. For all engines of a
+ * deployment alike.
+ */
+struct gms_tail_layout {
+    uint32_t planes;
+    uint32_t position_bytes;
+    uint64_t plane_bytes;
+};
+/* Once, after gms_pool_attach. INVALID: not a kv pool, or planes that are not inside the slot. */
+GMS_API gms_status gms_tail_layout_set(gms_pool *pool, const struct gms_tail_layout *layout,
+                                       struct gms_error *ret_error);
+
+struct gms_tail_entry {
+    uint8_t hash[GMS_BLOCK_HASH_BYTES]; /* of the block's first token_count tokens, made as a whole block's is */
+    uint32_t token_count;
+};
+
+/*
+ * The block in `slot`, leased at `generation`, is complete up to `progress`; `token` is the step that wrote its last
+ * position (NOT_DONE while that is not complete: on a device, gms_step_poll has to have said so). The ranks have to
+ * note the same steps in the same order; what only some have noted is lost, and nothing else. Tens of nanoseconds, no
+ * system call; with kv.verify = full and host memory the new positions are digested as well (with device memory nothing
+ * is kept then). Errors, after which the earlier notes stand: NOT_DONE, STALE (not the current lease), REFUSED (not
+ * leased), INVALID (a count of 0, above 65535 or below the last; another parent than before in this lease), CONDEMNED.
+ */
+GMS_API gms_status gms_tail_note(gms_pool *pool, uint32_t slot, uint64_t generation,
+                                 const uint8_t parent_hash[GMS_BLOCK_HASH_BYTES], const struct gms_tail_entry *progress,
+                                 gms_token token);
+
+struct gms_tail {
+    uint32_t pool, slot; /* in quarantine; nobody may write there */
+    uint64_t generation;
+    uint8_t parent_hash[GMS_BLOCK_HASH_BYTES];
+    uint32_t entry_count; /* 1..GMS_TAIL_ENTRIES, the longest first; each is complete on every rank */
+    struct gms_tail_entry entries[GMS_TAIL_ENTRIES];
+};
+
+/* Walks the tails that the predecessor left in `pool`, the same on every rank. Start with *cursor = 0; NOT_FOUND ends
+ * the walk. REFUSED before gms_adopt. */
+GMS_API gms_status gms_tail_next(gms_pool *pool, uint32_t *cursor, struct gms_tail *ret_tail);
+
+/* Copies `rows` rows of `width_bytes`, `pitch_bytes` from one to the next on both sides; 0: done, or submitted to the
+ * stream on which the engine will use them. Anything else is a failure. */
+typedef int (*gms_tail_copier)(void *context, void *to, const void *from, uint64_t pitch_bytes, uint64_t width_bytes,
+                               uint64_t rows);
+
+/*
+ * Copies the first entries[entry].token_count positions of `tail` into `slot`, which this engine has leased at
+ * `generation`. The source stays as it is. `copier` NULL: by the CPU, done on return, and noted as this lease's
+ * progress. Else the engine's own copier; the engine notes the positions with its next step. The slot is an ordinary
+ * leased slot afterwards. Every rank has to salvage the same. Errors, after which the contents of `slot` are undefined
+ * and nothing is noted: REFUSED (not adopted yet, or `slot` is not leased by this engine), STALE (the source has been
+ * leased again, before or during the copy), NOT_FOUND (no such tail: not the predecessor's, not agreed, or damaged),
+ * INVALID (out of range; device memory without a copier), SYSTEM (the copier failed), CONDEMNED.
+ */
+GMS_API gms_status gms_tail_salvage(gms_pool *pool, const struct gms_tail *tail, uint32_t entry, uint32_t slot,
+                                    uint64_t generation, gms_tail_copier copier, void *context,
+                                    struct gms_error *ret_error);
 
 /* ------------------------------------------------------------------------------------------------ reports ----- */
 

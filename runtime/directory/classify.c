@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "directory/layout.h"
+#include "directory/tail.h"
 
 enum { CLAIMED_ONCE = 1, CLAIMED_TWICE = 2, CLAIMS = 3, ADOPTED = 4 };
 
@@ -160,6 +161,18 @@ static enum gms_slot_state state_of_class(enum gms_slot_class class)
     return states[class];
 }
 
+/* Only what the source itself had leased: what it found in quarantine is somebody else's. */
+static bool copy_tail(const struct classifier *c, uint32_t pool, uint32_t slot, gms_slot_word word)
+{
+    struct gms_tail_record tail;
+    if (gms_slot_word_state(word) != GMS_SLOT_LEASED || !gms_directory_compatible(c->source[pool], c->into[pool]))
+        return false;
+    const uint32_t places = gms_directory_read_tail(c->source[pool], slot, gms_slot_word_generation(word),
+                                                    c->source[pool]->geometry.incarnation, &tail);
+    gms_directory_keep_tail(c->into[pool], slot, &tail, places);
+    return places != 0;
+}
+
 static void store_words(const struct classifier *c, uint32_t pool, bool source_clean, struct gms_classification *counts)
 {
     _Atomic gms_slot_word *words = gms_directory_words(c->into[pool]);
@@ -177,6 +190,7 @@ static void store_words(const struct classifier *c, uint32_t pool, bool source_c
         count_class(counts, class);
         if (gms_slot_word_state(word) == GMS_SLOT_SEALED && class != GMS_CLASS_ADOPTABLE)
             counts->damaged++;
+        counts->tails += c->index[pool] != NULL && copy_tail(c, pool, slot, word);
         atomic_store_explicit(&words[slot], gms_slot_word_make(state_of_class(class), gms_slot_word_generation(word)),
                               memory_order_release);
     }

@@ -16,7 +16,7 @@ static const int required_seals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 size_t gms_directory_bytes(uint32_t slot_count)
 {
-    return gms_directory_records_offset(slot_count) + (size_t)slot_count * GMS_RECORD_BYTES;
+    return gms_directory_tails_offset(slot_count) + (size_t)slot_count * GMS_TAIL_BYTES;
 }
 
 static uint64_t header_checksum(const struct gms_directory_header *header)
@@ -87,6 +87,7 @@ gms_status gms_directory_create(const struct gms_directory_geometry *geometry, s
     header->version = GMS_DIRECTORY_VERSION;
     header->header_bytes = GMS_DIRECTORY_HEADER_BYTES;
     header->record_bytes = GMS_RECORD_BYTES;
+    header->tail_bytes = GMS_TAIL_BYTES;
     header->pool = geometry->pool;
     header->slot_count = geometry->slot_count;
     header->block_bytes = geometry->block_bytes;
@@ -144,10 +145,13 @@ static gms_status check_header(const struct gms_directory_header *header, uint64
                         header->version, GMS_DIRECTORY_VERSION);
     if (header->checksum != header_checksum(header))
         return gms_fail(ret_error, GMS_E_CORRUPT, "directory header: checksum does not fit");
-    if (header->header_bytes != GMS_DIRECTORY_HEADER_BYTES || header->record_bytes != GMS_RECORD_BYTES)
+    if (header->header_bytes != GMS_DIRECTORY_HEADER_BYTES || header->record_bytes != GMS_RECORD_BYTES ||
+        header->tail_bytes != GMS_TAIL_BYTES)
         return gms_fail(ret_error, GMS_E_CORRUPT,
-                        "directory header: header of %" PRIu32 " and records of %" PRIu32 " bytes, expected %d and %d",
-                        header->header_bytes, header->record_bytes, GMS_DIRECTORY_HEADER_BYTES, GMS_RECORD_BYTES);
+                        "directory header: header of %" PRIu32 ", records of %" PRIu32 " and tails of %" PRIu32
+                        " bytes, expected %d, %d and %d",
+                        header->header_bytes, header->record_bytes, header->tail_bytes, GMS_DIRECTORY_HEADER_BYTES,
+                        GMS_RECORD_BYTES, GMS_TAIL_BYTES);
     if (header->slot_count == 0 || header->pool >= GMS_MAX_POOLS)
         return gms_fail(ret_error, GMS_E_CORRUPT, "directory header: %" PRIu32 " slots of pool %" PRIu32,
                         header->slot_count, header->pool);

@@ -10,7 +10,9 @@
  *   | slot words, 8 each |  64-bit atomics, the only truth (coord/core/slot.h)
  *   +--------------------+ rounded up to 4096
  *   | records, 128 each  |  record i describes the block whose home is slot i; valid only if its checksum fits and its
- *   +--------------------+  parts name the slot words' exact generations in state SEALED
+ *   +--------------------+  parts name the slot words' exact generations in state SEALED; rounded up to 4096
+ *   | tails, 128 each    |  tail i: how far the block in the leased slot i has come (tail.h)
+ *   +--------------------+
  *
  * Ordering: a sealer writes the record, then stores the slot word with release; a reader loads the word with acquire,
  * copies the record, loads the word again. A successor's directory is filled by the coordinator
@@ -26,7 +28,7 @@
 #include "core/slot.h"
 #include "gms/engine.h"
 
-enum { GMS_DIRECTORY_VERSION = 1, GMS_DIRECTORY_HEADER_BYTES = 4096, GMS_RECORD_BYTES = 128 };
+enum { GMS_DIRECTORY_VERSION = 2, GMS_DIRECTORY_HEADER_BYTES = 4096, GMS_RECORD_BYTES = 128, GMS_TAIL_BYTES = 128 };
 #define GMS_DIRECTORY_MAGIC UINT64_C(0x315249444d534d47) /* "GMSMDIR1" */
 
 struct gms_record_part {
@@ -115,6 +117,7 @@ uint32_t gms_directory_index_refresh(struct gms_directory_index *index,
 struct gms_classification {
     uint32_t adoptable, free, quarantined, retired;
     uint32_t damaged; /* of quarantined: bad records */
+    uint32_t tails;   /* of quarantined: with a valid tail, which was copied */
 };
 
 /*
@@ -123,8 +126,9 @@ struct gms_classification {
  * spans several pools is adoptable only whole, so all pools are classified in one call. source[p] NULL: p is new, all
  * free. into[p] NULL: the successor does not have p, and no block with a part in p is adoptable. index[p] NULL: built
  * here, which costs a copy of all records. The record place of a slot that is not its block's home receives a copy of
- * the block's record, so that the ranks can compare it. A source with another identity digest or block size has nothing
- * adoptable. Errors: MISMATCH (slot counts differ), NO_MEMORY; nothing was set then.
+ * the block's record, so that the ranks can compare it. The tail of a slot that the source had leased is copied too,
+ * as the source wrote it, and no other: it stays bound to the source. A source with another identity digest or block
+ * size has nothing adoptable. Errors: MISMATCH (slot counts differ), NO_MEMORY; nothing was set then.
  */
 gms_status gms_directory_classify(struct gms_directory_index *const index[GMS_MAX_POOLS],
                                   struct gms_directory *const source[GMS_MAX_POOLS],

@@ -20,7 +20,7 @@ struct gms_directory_header {
     uint32_t record_bytes;
     uint32_t pool;
     uint32_t slot_count;
-    uint32_t reserved;
+    uint32_t tail_bytes;
     uint64_t block_bytes;
     uint64_t identity_digest;
     uint64_t world;
@@ -53,6 +53,19 @@ static inline size_t gms_directory_records_offset(uint32_t slot_count)
 {
     const size_t page = GMS_DIRECTORY_HEADER_BYTES;
     return page + ((size_t)slot_count * sizeof(gms_slot_word) + page - 1) / page * page;
+}
+
+/* Tails follow the records, on the next page. */
+static inline size_t gms_directory_tails_offset(uint32_t slot_count)
+{
+    const size_t page = GMS_DIRECTORY_HEADER_BYTES;
+    return gms_directory_records_offset(slot_count) + ((size_t)slot_count * GMS_RECORD_BYTES + page - 1) / page * page;
+}
+
+static inline _Atomic uint64_t *gms_directory_tail_words(const struct gms_directory *directory, uint32_t slot)
+{
+    return (_Atomic uint64_t *)((char *)directory->base + gms_directory_tails_offset(directory->slot_count) +
+                                (size_t)slot * GMS_TAIL_BYTES);
 }
 
 static inline _Atomic uint64_t *gms_directory_record_words(const struct gms_directory *directory, uint32_t slot)

@@ -151,6 +151,7 @@ gms_status gms_adopt(gms_session *session, struct gms_adoption *ret_adoption, st
         status = gms_verify_adoption(session, &adoption, ret_error);
     if (status != GMS_OK)
         return status;
+    gms_tails_verify(session);
     struct gms_message proposal = {0}, reply;
     proposal.propose.kind = GMS_OPERATION_ADOPT;
     proposal.propose.fields[0] = session->promotion.epoch;

@@ -102,8 +102,9 @@ struct gms_pool {
 
     /* KV only, below */
     struct gms_directory directory;
-    uint64_t *tags;              /* owned; by slot: under which tag the block index has it, 0: not */
-    struct gms_pending *pending; /* owned; a ring */
+    struct gms_tail_layout tail_layout; /* planes 0: not told */
+    uint64_t *tags;                     /* owned; by slot: under which tag the block index has it, 0: not */
+    struct gms_pending *pending;        /* owned; a ring */
     uint64_t pending_mask, pending_head, pending_count;
     uint8_t *withheld, *returned; /* bit per slot: in quarantine when adopted; back since, and not handed on. Owned as
                                      one by `withheld` */
@@ -296,6 +297,11 @@ void gms_returned_file(struct gms_session *session, const struct gms_message *me
 /* report.c: what the coordinator may see of steps, for telling a hung engine from an idle one. */
 void gms_report_step_begun(struct gms_session *session, uint64_t step);
 void gms_report_step_completed(struct gms_session *session, uint64_t step);
+
+/* tails.c: under kv.verify = full, drops the entries whose contents are not what was noted. */
+void gms_tails_verify(struct gms_session *session);
+/* slots.c */
+bool gms_step_is_done(const struct gms_session *session, gms_token token);
 
 /* verify.c: the successor's own look at what it is about to adopt. */
 gms_status gms_verify_adoption(struct gms_session *session, struct gms_adoption *ret_found,

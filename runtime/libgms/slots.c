@@ -86,7 +86,7 @@ void gms_step_complete(gms_session *session, gms_token token)
     gms_spin_unlock(&session->slots_lock);
 }
 
-static bool step_done(const struct gms_session *session, gms_token token)
+bool gms_step_is_done(const struct gms_session *session, gms_token token)
 {
     return token <= atomic_load_explicit(&session->steps_completed, memory_order_acquire);
 }
@@ -127,13 +127,13 @@ gms_status gms_slot_release(gms_pool *pool, uint32_t slot, uint64_t generation, 
     const gms_status released = gms_directory_release(&pool->directory, slot, generation);
     if (released != GMS_OK)
         return released;
-    if (step_done(session, token)) {
+    if (gms_step_is_done(session, token)) {
         (void)gms_directory_fence_passed(&pool->directory, slot, generation);
         return GMS_OK;
     }
     gms_spin_lock(&session->slots_lock);
     /* Looked at again under the lock: the step may have been completed, and the ring drained, since. */
-    if (step_done(session, token))
+    if (gms_step_is_done(session, token))
         (void)gms_directory_fence_passed(&pool->directory, slot, generation);
     else
         append(pool, (struct gms_pending){.token = token, .slot = slot, .generation_low = (uint32_t)generation});
@@ -174,7 +174,7 @@ gms_status gms_block_seal(gms_session *session, const struct gms_block *block, g
         return status;
     if (!parts_in_range(session, block))
         return GMS_E_INVALID;
-    if (!step_done(session, token))
+    if (!gms_step_is_done(session, token))
         return GMS_E_NOT_DONE;
     uint64_t content = 0;
     if (session->kv_verify_full) {

@@ -87,7 +87,7 @@ static void adopt(struct gms_pools *pools, struct gms_round *round, uint64_t suc
     double classify_ms = slowest_ms(begin_ns);
     MPI_Barrier(MPI_COMM_WORLD);
     begin_ns = gms_clock_ns();
-    check(gms_pools_bulk(pools, round, successor, &adopted, &error), &error);
+    check(gms_pools_bulk(pools, round, successor, SOURCE, &adopted, &error), &error);
     double spent_ms = cpu_ms() - cpu_begin_ms, bulk_ms = slowest_ms(begin_ns);
     if (rank == 0)
         printf("ranks %2d  %-16s classify %7.2f ms  compare and apply %7.2f ms  together %7.2f ms (goal <= 50)   CPU "

@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "directory/directory.h"
+#include "directory/layout.h"
 #include "harness.h"
 
 enum { RANKS = 2, AT_SERVING = 1, AT_SCRIBBLED, GATE_SCRIBBLE = 1, GATE_END };
@@ -62,7 +63,7 @@ static gms_status scribble(const struct engine_rank *rank, struct gms_error *err
     }
     for (int i = 0; i < 64; i++) {
         uint8_t byte = (uint8_t)rand_r(&noise);
-        uint64_t records = (uint64_t)info.st_size - HARNESS_SLOTS * GMS_RECORD_BYTES;
+        uint64_t records = gms_directory_records_offset(HARNESS_SLOTS);
         uint64_t spare = HARNESS_SLOTS / 4 * GMS_RECORD_BYTES;
         uint64_t place = i % 2 == 0
                              ? (uint64_t)rand_r(&noise) % GMS_DIRECTORY_HEADER_BYTES

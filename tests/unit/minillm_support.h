@@ -46,7 +46,7 @@ static inline uint64_t llm_random(uint64_t *state)
 /* What one request came to. */
 struct llm_answer {
     uint32_t tokens[LLM_MAX_TOKENS];
-    uint32_t count, first_index, prompt_tokens, cached_tokens, computed_tokens;
+    uint32_t count, first_index, prompt_tokens, cached_tokens, salvaged_tokens, computed_tokens;
     bool done;
 };
 
@@ -60,13 +60,15 @@ static inline void llm_on_token(void *context, void *owner, uint32_t index, uint
     answer->tokens[answer->count++] = token;
 }
 
-static inline void llm_on_done(void *context, void *owner, uint32_t prompt, uint32_t cached, uint32_t computed)
+static inline void llm_on_done(void *context, void *owner, const struct scheduler_usage *usage)
 {
     struct llm_answer *answer = owner;
     (void)context;
-    answer->prompt_tokens = prompt;
-    answer->cached_tokens = cached;
-    answer->computed_tokens = computed;
+    answer->prompt_tokens = usage->prompt_tokens;
+    answer->cached_tokens = usage->cached_tokens;
+    answer->salvaged_tokens = usage->salvaged_tokens;
+    answer->computed_tokens = usage->computed_tokens;
+    assert_int_equal(usage->prompt_tokens, usage->cached_tokens + usage->salvaged_tokens + usage->computed_tokens);
     answer->done = true;
 }
 
@@ -90,7 +92,8 @@ static inline void llm_open(struct llm *llm, const struct model_config *config, 
                                         .vocabulary = config->vocabulary,
                                         .max_batch = max_batch,
                                         .chunk_tokens = chunk_tokens,
-                                        .max_waiting = 64};
+                                        .max_waiting = 64,
+                                        .notes = true};
     struct scheduler_sink sink = {.token = llm_on_token, .done = llm_on_done};
     struct kv_geometry geometry = model_kv_geometry(config);
     memset(llm, 0, sizeof *llm);
