@@ -105,6 +105,9 @@ static bool read_token(const json_t *object, struct relay_line *line, char *ret_
 static bool read_done(const json_t *object, struct relay_line *line, char *ret_why)
 {
     line->kind = RELAY_LINE_DONE;
+    if (json_object_get(object, "salvaged_tokens") != NULL &&
+        !take(object, "salvaged_tokens", INT64_MAX, &line->salvaged_tokens, ret_why))
+        return false;
     copy(object, "reason", line->reason, sizeof line->reason);
     return take(object, "prompt_tokens", INT64_MAX, &line->prompt_tokens, ret_why) &&
            take(object, "cached_tokens", INT64_MAX, &line->cached_tokens, ret_why) &&

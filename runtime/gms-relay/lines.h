@@ -40,6 +40,7 @@ struct relay_line {
     size_t text_bytes;                                      /* TOKEN; 0: none */
     char text[RELAY_LINE_TEXT_BYTES];                       /* not terminated */
     uint64_t prompt_tokens, cached_tokens, computed_tokens; /* DONE: re-sent tokens included */
+    uint64_t salvaged_tokens;                               /* DONE; 0 where the engine does not say */
     char reason[16];                                        /* DONE */
     char error[RELAY_LINE_WHY_BYTES];
 };

@@ -85,6 +85,7 @@ void drill_campaign_free(struct drill_campaign *campaign)
         drill_numbers_free(&campaign->sides[i].gaps);
         drill_numbers_free(&campaign->sides[i].first_tokens);
         drill_numbers_free(&campaign->sides[i].new_requests);
+        drill_numbers_free(&campaign->sides[i].again);
     }
 }
 

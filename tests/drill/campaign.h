@@ -46,13 +46,14 @@ struct drill_round {
 struct drill_side {
     const char *name, *what;
     uint32_t failovers;
-    struct drill_numbers gaps, first_tokens, new_requests;  /* ns */
-    uint64_t prompt_tokens, cached_tokens, computed_tokens; /* of the re-sent requests */
+    struct drill_numbers gaps, first_tokens, new_requests;                   /* ns */
+    uint64_t prompt_tokens, cached_tokens, salvaged_tokens, computed_tokens; /* of the re-sent requests */
+    struct drill_numbers again;                                              /* computed of each of them */
     size_t streams, equal;
     char failure[DRILL_FAILURE_BYTES]; /* "": none */
 };
 
-enum { DRILL_SIDES = 3, DRILL_KEPT_RESULTS = 64 };
+enum { DRILL_SIDES = 4, DRILL_KEPT_RESULTS = 64 };
 
 struct drill_campaign {
     const struct drill_plan *plan; /* borrowed */

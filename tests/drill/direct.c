@@ -92,7 +92,10 @@ static void count_for(struct drill_side *side, const struct drill_result *result
             continue;
         side->prompt_tokens += stream->prompt_tokens;
         side->cached_tokens += stream->cached_tokens;
+        side->salvaged_tokens += stream->salvaged_tokens;
         side->computed_tokens += stream->computed_tokens;
+        if (stream->resent_tokens > 0)
+            drill_numbers_add(&side->again, (int64_t)stream->computed_tokens);
     }
     side->failovers++;
 }
@@ -201,6 +204,32 @@ static void compare_ours(struct director *director, struct drill_side *side)
     director->side = NULL;
 }
 
+/* Ours again, with an engine that computes unfinished blocks from their first token. */
+static void compare_without_salvage(struct director *director, struct drill_side *side)
+{
+    struct drill_plan plan = *director->plan;
+    size_t words = 0;
+    if (plan.command[0] == NULL)
+        plan.command[0] = "minillm";
+    while (words < DRILL_COMMAND_WORDS && plan.command[words] != NULL)
+        words++;
+    struct drill_scene *scene = calloc(1, sizeof *scene), *other = director->scene;
+    if (scene == NULL || words == DRILL_COMMAND_WORDS) {
+        snprintf(side->failure, sizeof side->failure, "no memory, or an engine command of %d words",
+                 DRILL_COMMAND_WORDS);
+        free(scene);
+        return;
+    }
+    plan.command[words] = "--no-salvage";
+    plan.command[words + 1] = NULL;
+    drill_scene_init(&plan, &director->scratch, scene);
+    director->scene = scene;
+    compare_ours(director, side);
+    drill_scene_drop(scene, false);
+    director->scene = other;
+    free(scene);
+}
+
 static void compare(struct director *director)
 {
     static const struct {
@@ -215,10 +244,18 @@ static void compare(struct director *director)
          "the engine is started again as soon as its launcher has ended; clients try one address every 10 ms", "cold"},
     };
     struct drill_campaign *campaign = director->campaign;
-    struct drill_side *side = next_side(campaign, "gms-failover", "a parked engine takes over with what was finished");
+    struct drill_side *side = next_side(campaign, "gms-failover",
+                                        "a parked engine takes over with what was finished, and goes on in what was "
+                                        "not");
     compare_ours(director, side);
     tell_side(director, side);
     drill_scene_drop(director->scene, false);
+    if (!drill_interrupted()) {
+        side = next_side(campaign, "whole blocks only",
+                         "the same, but a block that was not finished is computed from its first token");
+        compare_without_salvage(director, side);
+        tell_side(director, side);
+    }
     for (size_t i = 0; i < sizeof others / sizeof others[0] && !drill_interrupted(); i++) {
         char dir[DRILL_PATH_BYTES];
         snprintf(dir, sizeof dir, "%.480s/%s", director->scratch.work_dir, others[i].dir);

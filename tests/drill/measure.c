@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "statistics.h"
+
 static int64_t after(uint64_t at_ns, uint64_t origin_ns)
 {
     return (int64_t)(at_ns - origin_ns);
@@ -240,7 +242,9 @@ static void measure_stream(const struct drill_stream *stream, const struct drill
     ret_result->expected_token = at < control->token_count ? control->tokens[at].token : 0;
     ret_result->prompt_tokens = stream->prompt_tokens;
     ret_result->cached_tokens = stream->cached_tokens;
+    ret_result->salvaged_tokens = stream->salvaged_tokens;
     ret_result->computed_tokens = stream->computed_tokens;
+    ret_result->resent_tokens = stream->resumes > 0 ? stream->resent_tokens : 0;
     ret_result->sent_tokens = strlen(stream->prompt) + stream->resent_tokens;
 }
 
@@ -301,6 +305,7 @@ void drill_measure(const struct drill_evidence *evidence, struct drill_result *r
     else
         drill_blocks_free(&before);
 
+    struct drill_numbers again = {0};
     for (size_t i = 0; i < evidence->streams->count && result->stream_count < DRILL_MAX_STREAM_RESULTS; i++) {
         const struct drill_stream *seen = &evidence->streams->items[i];
         struct drill_stream_result *stream = &result->streams[result->stream_count];
@@ -312,10 +317,19 @@ void drill_measure(const struct drill_evidence *evidence, struct drill_result *r
             continue;
         result->prompt_tokens += stream->prompt_tokens;
         result->cached_tokens += stream->cached_tokens;
+        result->salvaged_tokens += stream->salvaged_tokens;
         result->computed_tokens += stream->computed_tokens;
         if (stream->resumes > 0) {
             result->resumed_done++;
             result->resumed_cached_tokens += stream->cached_tokens;
         }
+        if (stream->resent_tokens > 0)
+            drill_numbers_add(&again, (int64_t)stream->computed_tokens);
     }
+    const struct drill_spread spread = drill_spread_of(&again);
+    result->again_streams = spread.count;
+    result->again_least = (uint64_t)spread.least;
+    result->again_median = (uint64_t)spread.median;
+    result->again_greatest = (uint64_t)spread.greatest;
+    drill_numbers_free(&again);
 }

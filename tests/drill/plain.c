@@ -191,7 +191,10 @@ void drill_side_add(struct drill_side *side, const struct drill_stream *stream, 
     if (stream->resumes > 0) {
         side->prompt_tokens += stream->prompt_tokens;
         side->cached_tokens += stream->cached_tokens;
+        side->salvaged_tokens += stream->salvaged_tokens;
         side->computed_tokens += stream->computed_tokens;
+        if (stream->resent_tokens > 0)
+            drill_numbers_add(&side->again, (int64_t)stream->computed_tokens);
     }
 }
 

@@ -357,8 +357,8 @@ void drill_plan_print(const struct drill_plan *plan, FILE *stream)
     if (plan->compare)
         fprintf(
             stream,
-            "  comparison   SIGKILL to a rank, %u times each: with gms-failover, with a standby on a file lock, with a "
-            "cold restart\n",
+            "  comparison   SIGKILL to a rank, %u times each: with gms-failover, with it and whole blocks only, with a "
+            "standby on a file lock, with a cold restart\n",
             plan->repeat);
     char rank[32];
     if (plan->rank == DRILL_RANK_ALL)

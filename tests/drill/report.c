@@ -218,9 +218,15 @@ static void print_streams(const struct drill_result *result, FILE *stream)
     fprintf(stream, "\n  %-*s%zu of %zu complete, %zu equal to the control run, %llu tokens\n", LABEL_WIDTH,
             "streams (probes included)", done, result->stream_count, equal, (unsigned long long)tokens);
     fprintf(stream, "  %-*s%zu\n", LABEL_WIDTH, "request errors", errors);
-    fprintf(stream, "  %-*s%llu = %llu cached + %llu computed (last request of each stream)\n", LABEL_WIDTH,
-            "prompt tokens", (unsigned long long)result->prompt_tokens, (unsigned long long)result->cached_tokens,
+    fprintf(stream, "  %-*s%llu = %llu cached + %llu salvaged + %llu computed (last request of each stream)\n",
+            LABEL_WIDTH, "prompt tokens", (unsigned long long)result->prompt_tokens,
+            (unsigned long long)result->cached_tokens, (unsigned long long)result->salvaged_tokens,
             (unsigned long long)result->computed_tokens);
+    if (result->again_streams > 0)
+        fprintf(stream, "  %-*s%llu/%llu/%llu, min/median/max of %zu streams that were cut\n", LABEL_WIDTH,
+                "tokens computed again", (unsigned long long)result->again_least,
+                (unsigned long long)result->again_median, (unsigned long long)result->again_greatest,
+                result->again_streams);
     if (result->poisoned_pages > 0) {
         size_t different = 0;
         for (size_t i = 0; i < result->stream_count; i++)
@@ -230,14 +236,14 @@ static void print_streams(const struct drill_result *result, FILE *stream)
     }
     if (!result->plan->verbose)
         return;
-    fprintf(stream, "\n  %-8s%8s%9s%14s%9s%9s%10s\n", "stream", "tokens", "resumes", "longest gap", "prompt", "cached",
-            "computed");
+    fprintf(stream, "\n  %-8s%8s%9s%14s%9s%9s%10s%10s\n", "stream", "tokens", "resumes", "longest gap", "prompt",
+            "cached", "salvaged", "computed");
     for (size_t i = 0; i < result->stream_count; i++) {
         const struct drill_stream_result *one = &result->streams[i];
-        fprintf(stream, "  %-8s%8u%9u%11.1f ms%9llu%9llu%10llu%s\n", one->id, one->tokens, one->resumes,
+        fprintf(stream, "  %-8s%8u%9u%11.1f ms%9llu%9llu%10llu%10llu%s\n", one->id, one->tokens, one->resumes,
                 one->longest_gap_ns >= 0 ? ms(one->longest_gap_ns) : 0.0, (unsigned long long)one->prompt_tokens,
-                (unsigned long long)one->cached_tokens, (unsigned long long)one->computed_tokens,
-                one->equal ? "" : "  DIFFERS");
+                (unsigned long long)one->cached_tokens, (unsigned long long)one->salvaged_tokens,
+                (unsigned long long)one->computed_tokens, one->equal ? "" : "  DIFFERS");
     }
 }
 
@@ -340,15 +346,19 @@ static void print_sides(struct drill_campaign *campaign, FILE *stream)
 {
     if (campaign->side_count == 0)
         return;
-    fprintf(stream, "\n  %-22s%10s%12s%12s%12s%14s%14s%12s\n", "the same fault with", "failovers", "gap median",
-            "9 of 10", "first token", "new request", "computed", "equal");
+    fprintf(stream, "\n  %-22s%10s%12s%12s%12s%14s%14s%16s%12s\n", "the same fault with", "failovers", "gap median",
+            "9 of 10", "first token", "new request", "computed", "a stream", "equal");
     for (size_t i = 0; i < campaign->side_count; i++) {
         struct drill_side *side = &campaign->sides[i];
         struct drill_spread gap = drill_spread_of(&side->gaps), first = drill_spread_of(&side->first_tokens),
-                            request = drill_spread_of(&side->new_requests);
-        fprintf(stream, "  %-22s%10u%9.1f ms%9.1f ms%9.1f ms%11.1f ms%14llu%6zu of %zu\n", side->name, side->failovers,
-                ms(gap.median), ms(gap.most_of_ten), ms(first.median), ms(request.median),
-                (unsigned long long)side->computed_tokens, side->equal, side->streams);
+                            request = drill_spread_of(&side->new_requests), each = drill_spread_of(&side->again);
+        char again[64] = "";
+        if (each.count > 0)
+            snprintf(again, sizeof again, "%lld/%lld/%lld", (long long)each.least, (long long)each.median,
+                     (long long)each.greatest);
+        fprintf(stream, "  %-22s%10u%9.1f ms%9.1f ms%9.1f ms%11.1f ms%14llu%16s%6zu of %zu\n", side->name,
+                side->failovers, ms(gap.median), ms(gap.most_of_ten), ms(first.median), ms(request.median),
+                (unsigned long long)side->computed_tokens, again, side->equal, side->streams);
         if (side->failure[0] != '\0')
             fprintf(stream, "    - %s\n", side->failure);
     }

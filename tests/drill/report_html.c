@@ -352,7 +352,7 @@ static void stream_table(FILE *page, const struct drill_result *result)
     fputs("<h3>Streams</h3><div style=\"overflow-x:auto\"><table "
           "class=\"narrow\"><thead><tr><th>stream</th><th>tokens</th>"
           "<th>equal</th><th>went on after the fault</th><th>pause ms</th><th>prompt tokens</th><th>from cache</th>"
-          "<th>computed</th><th class=\"words\">error</th></tr></thead><tbody>",
+          "<th>salvaged</th><th>computed</th><th class=\"words\">error</th></tr></thead><tbody>",
           page);
     for (size_t i = 0; i < result->stream_count && i < STREAMS_SHOWN; i++) {
         const struct drill_stream_result *stream = &result->streams[i];
@@ -361,9 +361,9 @@ static void stream_table(FILE *page, const struct drill_result *result)
         fprintf(page, "</td><td>%u</td><td>%s</td><td>%s</td>", stream->tokens, stream->equal ? "yes" : "<b>no</b>",
                 stream->resumes > 0 ? "yes" : "–");
         cell_ms(page, stream->failover_gap_ns >= 0, stream->failover_gap_ns);
-        fprintf(page, "<td>%llu</td><td>%llu</td><td>%llu</td><td class=\"words\">",
+        fprintf(page, "<td>%llu</td><td>%llu</td><td>%llu</td><td>%llu</td><td class=\"words\">",
                 (unsigned long long)stream->prompt_tokens, (unsigned long long)stream->cached_tokens,
-                (unsigned long long)stream->computed_tokens);
+                (unsigned long long)stream->salvaged_tokens, (unsigned long long)stream->computed_tokens);
         text(page, stream->error);
         fputs("</td></tr>", page);
     }

@@ -94,7 +94,7 @@ static json_t *json_failover(const struct drill_result *result, const struct dri
 
 static json_t *json_stream(const struct drill_stream_result *stream)
 {
-    return json_pack("{s:s, s:b, s:b, s:b, s:o, s:i, s:i, s:i, s:o, s:o, s:I, s:I, s:I, s:o}", "id", stream->id,
+    return json_pack("{s:s, s:b, s:b, s:b, s:o, s:i, s:i, s:i, s:o, s:o, s:I, s:I, s:I, s:I, s:o}", "id", stream->id,
                      "probe", stream->probe, "done", stream->done, "equal", stream->equal, "first_difference",
                      stream->equal ? json_null() : json_integer(stream->first_difference), "tokens",
                      (int)stream->tokens, "control_tokens", (int)stream->control_tokens, "resumes",
@@ -102,7 +102,8 @@ static json_t *json_stream(const struct drill_stream_result *stream)
                      ms_or_null(stream->longest_gap_ns >= 0, stream->longest_gap_ns), "failover_gap_ms",
                      ms_or_null(stream->failover_gap_ns >= 0, stream->failover_gap_ns), "prompt_tokens",
                      (json_int_t)stream->prompt_tokens, "cached_tokens", (json_int_t)stream->cached_tokens,
-                     "computed_tokens", (json_int_t)stream->computed_tokens, "error", json_text(stream->error));
+                     "salvaged_tokens", (json_int_t)stream->salvaged_tokens, "computed_tokens",
+                     (json_int_t)stream->computed_tokens, "error", json_text(stream->error));
 }
 
 static json_t *json_plan(const struct drill_plan *plan, uint32_t ranks)
@@ -155,8 +156,13 @@ static void add_result(json_t *round, const struct drill_result *result)
     json_object_set_new(round, "streams", streams);
     json_object_set_new(round, "failures", failures);
     json_object_set_new(round, "prompt_tokens",
-                        json_pack("{s:I, s:I, s:I}", "sum", (json_int_t)result->prompt_tokens, "cached",
-                                  (json_int_t)result->cached_tokens, "computed", (json_int_t)result->computed_tokens));
+                        json_pack("{s:I, s:I, s:I, s:I}", "sum", (json_int_t)result->prompt_tokens, "cached",
+                                  (json_int_t)result->cached_tokens, "salvaged", (json_int_t)result->salvaged_tokens,
+                                  "computed", (json_int_t)result->computed_tokens));
+    json_object_set_new(round, "computed_again",
+                        json_pack("{s:I, s:I, s:I, s:I}", "streams", (json_int_t)result->again_streams, "least",
+                                  (json_int_t)result->again_least, "median", (json_int_t)result->again_median,
+                                  "greatest", (json_int_t)result->again_greatest));
     json_object_set_new(
         round, "poisoned",
         json_pack("{s:i, s:i}", "pages", (int)result->poisoned_pages, "chains", (int)result->poisoned_chains));
@@ -193,11 +199,16 @@ static json_t *json_side(struct drill_side *side)
 {
     struct drill_spread gap = drill_spread_of(&side->gaps), first = drill_spread_of(&side->first_tokens),
                         request = drill_spread_of(&side->new_requests);
-    return json_pack("{s:s, s:s, s:i, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:o}", "name", side->name, "what",
-                     side->what, "failovers", (int)side->failovers, "gap_ms", json_spread(&gap), "first_token_ms",
-                     json_spread(&first), "new_request_ms", json_spread(&request), "prompt_tokens",
+    struct drill_spread again = drill_spread_of(&side->again);
+    json_t *each = again.count == 0 ? json_null()
+                                    : json_pack("{s:I, s:I, s:I}", "least", (json_int_t)again.least, "median",
+                                                (json_int_t)again.median, "greatest", (json_int_t)again.greatest);
+    return json_pack("{s:s, s:s, s:i, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:o}", "name", side->name,
+                     "what", side->what, "failovers", (int)side->failovers, "gap_ms", json_spread(&gap),
+                     "first_token_ms", json_spread(&first), "new_request_ms", json_spread(&request), "prompt_tokens",
                      (json_int_t)side->prompt_tokens, "cached_tokens", (json_int_t)side->cached_tokens,
-                     "computed_tokens", (json_int_t)side->computed_tokens, "streams", (json_int_t)side->streams,
+                     "salvaged_tokens", (json_int_t)side->salvaged_tokens, "computed_tokens",
+                     (json_int_t)side->computed_tokens, "computed_again", each, "streams", (json_int_t)side->streams,
                      "equal", (json_int_t)side->equal, "failure", json_text(side->failure));
 }
 

@@ -75,10 +75,11 @@ struct drill_stream_result {
     bool equal;                                                               /* to the control run's */
     uint32_t first_difference, tokens, control_tokens, expected_token, token; /* the last two at first_difference */
     uint32_t resumes;
-    int64_t failover_gap_ns;                                /* longest between tokens of two engines; -1: none */
-    int64_t longest_gap_ns;                                 /* between two tokens, whole life; -1: fewer than two */
-    uint64_t prompt_tokens, cached_tokens, computed_tokens; /* of its last request */
-    uint64_t sent_tokens; /* what the client had sent then: bytes of the prompt + re-sent tokens */
+    int64_t failover_gap_ns; /* longest between tokens of two engines; -1: none */
+    int64_t longest_gap_ns;  /* between two tokens, whole life; -1: fewer than two */
+    uint64_t prompt_tokens, cached_tokens, salvaged_tokens, computed_tokens; /* of its last request */
+    uint64_t sent_tokens;   /* what the client had sent then: bytes of the prompt + re-sent tokens */
+    uint64_t resent_tokens; /* of these, re-sent */
     char error[160];
 };
 
@@ -114,9 +115,12 @@ struct drill_result {
     char divergence[160];     /* where they differ first */
     uint32_t poisoned_pages,
         poisoned_chains; /* chains: prefix chains, that is streams, that a poisoned page is part of */
-    uint64_t prompt_tokens, cached_tokens, computed_tokens; /* sums over requests that were completed */
-    uint64_t resumed_cached_tokens;                         /* of them, of requests that were re-sent */
+    uint64_t prompt_tokens, cached_tokens, salvaged_tokens, computed_tokens; /* sums over completed requests */
+    uint64_t resumed_cached_tokens;                                          /* of them, of those that were re-sent */
     size_t resumed_done;
+    /* Tokens computed again, of each stream that had some before its engine died: its prompt had been complete. */
+    size_t again_streams;
+    uint64_t again_least, again_median, again_greatest;
     size_t failure_count; /* may exceed what is kept */
     char failures[DRILL_MAX_FAILURES][DRILL_FAILURE_BYTES];
 };

@@ -296,6 +296,7 @@ static void finish(struct drill_stream *stream, const struct relay_line *line, u
 {
     stream->prompt_tokens = line->prompt_tokens;
     stream->cached_tokens = line->cached_tokens;
+    stream->salvaged_tokens = line->salvaged_tokens;
     stream->computed_tokens = line->computed_tokens;
     stream->done_ns = now_ns;
     stream->state = DRILL_STREAM_DONE;

@@ -70,7 +70,7 @@ struct drill_stream {
     uint64_t broken_incarnation; /* of the engine whose connection ended last; 0: none */
     uint64_t started_ns, done_ns;
     struct drill_greeting greeting;
-    uint64_t prompt_tokens, cached_tokens, computed_tokens; /* of its last request, when done */
+    uint64_t prompt_tokens, cached_tokens, salvaged_tokens, computed_tokens; /* of its last request, when done */
     char error[160];
 };
 

@@ -234,7 +234,15 @@ static void prompt_tokens_do_not_add_up(void **state)
 {
     struct world *world = *state;
     world->streams[0].computed_tokens++;
-    must_fail(world, "are not 6 cached + 3 computed");
+    must_fail(world, "are not 6 cached + 0 salvaged + 3 computed");
+}
+
+/* What was taken up of unfinished blocks counts. */
+static void salvaged_tokens_add_up(void **state)
+{
+    struct world *world = *state;
+    world->streams[0].salvaged_tokens = 1;
+    must_fail(world, "are not 6 cached + 1 salvaged + 2 computed");
 }
 
 static void prompt_tokens_are_not_what_was_sent(void **state)
@@ -548,6 +556,7 @@ int main(void)
         T(incomplete_stream),
         T(request_error),
         T(prompt_tokens_do_not_add_up),
+        T(salvaged_tokens_add_up),
         T(prompt_tokens_are_not_what_was_sent),
         T(fewer_adopted_than_sealed),
         T(nothing_adopted),

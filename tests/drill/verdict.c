@@ -37,10 +37,12 @@ static void judge_streams(struct drill_result *result)
         else if (!stream->equal && stream->done)
             drill_result_fail(result, "stream %s has %u tokens, the control run %u", stream->id, stream->tokens,
                               stream->control_tokens);
-        if (stream->done && stream->prompt_tokens != stream->cached_tokens + stream->computed_tokens)
-            drill_result_fail(result, "stream %s: %llu prompt tokens are not %llu cached + %llu computed", stream->id,
-                              (unsigned long long)stream->prompt_tokens, (unsigned long long)stream->cached_tokens,
-                              (unsigned long long)stream->computed_tokens);
+        if (stream->done &&
+            stream->prompt_tokens != stream->cached_tokens + stream->salvaged_tokens + stream->computed_tokens)
+            drill_result_fail(
+                result, "stream %s: %llu prompt tokens are not %llu cached + %llu salvaged + %llu computed", stream->id,
+                (unsigned long long)stream->prompt_tokens, (unsigned long long)stream->cached_tokens,
+                (unsigned long long)stream->salvaged_tokens, (unsigned long long)stream->computed_tokens);
         if (stream->done && stream->prompt_tokens != stream->sent_tokens)
             drill_result_fail(result, "stream %s: the engine counted %llu prompt tokens, the client sent %llu",
                               stream->id, (unsigned long long)stream->prompt_tokens,
