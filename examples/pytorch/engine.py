@@ -2,421 +2,94 @@
 # SPDX-License-Identifier: Apache-2.0
 """An inference engine in Python with failover: minillm's protocol and log, so that gms-failover-test drives it unchanged.
 
-    mpirun -n 1 gms-exec --run-dir DIR --engine 0 -- python3 engine.py --listen unix:/tmp/e0 --log-dir /tmp/logs
+    mpirun -n 2 gms-exec --run-dir DIR --engine 0 -- python3 engine.py --listen unix:/tmp/e0 --log-dir /tmp/logs
 
-One rank. `--model qwen3` is a decoder in PyTorch (qwen3.py), `--model toy` needs no PyTorch. The engine keeps its own
-scheduler, block hashes, free list and eviction; libgms answers and schedules nothing.
+`--model qwen3` is a decoder in PyTorch (qwen3.py), `--model toy` needs no PyTorch. The engine keeps its own scheduler, block
+hashes, free list and eviction; libgms answers and schedules nothing.
 """
 import argparse
-import collections
-import hashlib
+import ctypes
+import gc
 import importlib
-import json
-import math
 import os
-import selectors
+import select
 import signal
-import socket
 import sys
 import time
 
 import gms
+from endings import ENDINGS, Endings, WildStore
+from ranks import Ranks
+from scheduler import HASH_ALGORITHM, HASH_SEED, Scheduler, Slots
+from server import Listener, Server
+from worker import Log, Worker
 
-HASH_SEED, NO_BLOCK, ALIGNMENT = 7, bytes(16), 256
+ALIGNMENT = 256
+EXIT_DEVICE_LOST = 70
+STEPS = ("promoted", "adopted", "woken", "serving")
 
 
-# ------------------------------------------------------------------------------------------------------------ log ----
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--listen", required=True, help="unix:PATH, for rank 0")
+    parser.add_argument("--log-dir")
+    parser.add_argument("--model", choices=("qwen3", "toy"), default="qwen3")
+    parser.add_argument("--shape", choices=("0.6b", "tiny"), default="0.6b", help="of the decoder")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: no graphs, pools of host memory")
+    parser.add_argument("--weights", help="directory with *.safetensors; default: random numbers")
+    parser.add_argument("--model-seed", type=int, default=1)
+    parser.add_argument("--graphs", default="4,16,64", metavar="ROWS,...", help="one graph for each, and one for 64 rows")
+    parser.add_argument("--slots", type=int, default=512)
+    parser.add_argument("--block-tokens", type=int, default=16)
+    parser.add_argument("--max-tokens", type=int, default=768, help="prompt and answer of one request")
+    parser.add_argument("--hold-back", type=float, default=0, metavar="GIB",
+                        help="memory that is given back while parked, and some that is saved: what tags do")
+    drills = parser.add_argument_group("for drills")
+    drills.add_argument("--poison", default="none", metavar="SLOT|all[@RANK]",
+                        help="a promoted engine overwrites it with noise before it adopts")
+    drills.add_argument("--die-after", default="none", metavar="STEP[@RANK]",
+                        help=f"a promoted engine's rank is killed then: {', '.join(STEPS)}")
+    options = parser.parse_args()
+    if options.model == "toy":
+        options.device = "cpu"
+    return options
 
-class Log:
-    """One line an event, one write a line: what drills judge from."""
 
-    def __init__(self, directory, member):
-        self._fd = -1
-        if directory:
-            path = os.path.join(directory, f"engine{member.engine_id}.{member.incarnation}.{member.rank}.log")
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+class Drill:
+    """What --poison and --die-after ask of this rank."""
 
-    def __call__(self, text):
-        if self._fd >= 0:
-            os.write(self._fd, f"{time.monotonic_ns()} {text}\n".encode())
+    def __init__(self, options: argparse.Namespace, rank: int) -> None:
+        self._poison, self._step = self._mine(options.poison, rank), self._mine(options.die_after, rank)
+        self._slots = options.slots
 
     @staticmethod
-    def word(text):
-        return "".join(f"%{b:02X}" if b <= 0x20 or b in b"%=\x7f" else chr(b) for b in text.encode())
+    def _mine(text: str, rank: int) -> str:
+        what, _, where = text.partition("@")
+        return what if where in ("", str(rank)) else "none"
+
+    def poison(self, model) -> None:
+        if self._poison != "none":
+            for slot in range(self._slots) if self._poison == "all" else [int(self._poison)]:
+                model.poison(slot)
+
+    def past(self, step: str) -> None:
+        if self._step == step:
+            ENDINGS["sigkill"]()
 
 
-# ---------------------------------------------------------------------------------------------------- prefix cache ---
+def choose_device(weights: gms.Pool) -> None:
+    """PyTorch computes where the pools are."""
+    import torch
 
-def block_hash(parent, tokens):
-    data = HASH_SEED.to_bytes(8, "little") + parent + b"".join(token.to_bytes(4, "little") for token in tokens)
-    return hashlib.blake2b(data, digest_size=16).digest()
-
-
-class Slots:
-    """Free list, cached blocks by hash, reference counts; the least recently used cached block is evicted first."""
-
-    def __init__(self, pool, count, log):
-        self._pool, self._log = pool, log
-        self.free = collections.deque(range(count))
-        self.cached = {}  # hash: slot
-        self._hash = {}  # slot: hash
-        self._references = collections.Counter()
-        self._idle = collections.OrderedDict()  # slots that are cached and not in use, oldest first
-        self._generation = {}
-        self.quarantined = 0
-
-    def adopt(self, blocks, usable):
-        depth, by_hash = {}, {block.hash: block for block in blocks}
-
-        def depth_of(block):
-            path = []
-            while block is not None and block.hash not in depth and block.hash not in path:
-                path.append(block.hash)
-                block = by_hash.get(block.parent) if block.parent != NO_BLOCK else None
-            below = depth.get(block.hash, 0) if block is not None else 0
-            for key in reversed(path):
-                below += 1
-                depth[key] = below
-
-        for block in blocks:
-            depth_of(block)
-        self.free = collections.deque(slot for slot in self.free if slot in usable)
-        for block in sorted(by_hash.values(), key=lambda b: (-depth[b.hash], b.slot)):
-            self.cached[block.hash] = block.slot
-            self._hash[block.slot] = block.hash
-            self._generation[block.slot] = block.generation
-            self._idle[block.slot] = None
-
-    def available(self):
-        return len(self.free) + len(self._idle)
-
-    def find(self, key):
-        return self.cached.get(key)
-
-    def use(self, slot):
-        self._references[slot] += 1
-        self._idle.pop(slot, None)
-
-    def unuse(self, slot):
-        self._references[slot] -= 1
-        if self._references[slot] == 0:
-            del self._references[slot]
-            if slot in self._hash:
-                self._idle[slot] = None
-            else:
-                self._pool.release(slot, self._generation.pop(slot))
-                self.free.append(slot)
-
-    def allocate(self):
-        """A leased slot, written by nobody else."""
-        while True:
-            if self.free:
-                slot = self.free.popleft()
-            else:
-                slot, _ = self._idle.popitem(last=False)
-                del self.cached[self._hash.pop(slot)]
-                self._pool.release(slot, self._generation.pop(slot))
-            generation = self._pool.acquire(slot)
-            if generation is None:
-                self.quarantined += 1
-                continue
-            self._generation[slot] = generation
-            self._references[slot] = 1
-            self._log(f"write slot={slot} generation={generation}")
-            return slot
-
-    def seal(self, slot, key, parent, tokens, token):
-        """The block is complete. A second copy of one that is cached stays private."""
-        if key in self.cached:
-            return
-        generation = self._generation[slot]
-        self._pool.seal(slot, generation, key, parent, tokens, token)
-        self._log(f"seal slot={slot} generation={generation} hash={key.hex()}")
-        self.cached[key] = slot
-        self._hash[slot] = key
+    ordinal = ctypes.c_int(-1)
+    result = ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute(ctypes.byref(ordinal), ctypes.c_int(9),
+                                                               ctypes.c_uint64(weights.address))
+    if result != 0 or ordinal.value < 0:
+        sys.exit(f"error: the driver does not say on which GPU the pool of weights is (CUDA error {result})")
+    torch.cuda.set_device(ordinal.value)
 
 
-# -------------------------------------------------------------------------------------------------------- requests ---
-
-class Request:
-    def __init__(self, client, message, tokens, given, limit):
-        self.client, self.id = client, message["id"]
-        self.tokens, self.given = tokens, given  # prompt, what the client has already, what came since
-        self.prompt = len(tokens)
-        self.limit = limit  # of tokens in all
-        self.temperature, self.seed = message.get("temperature", 0), message.get("seed", 0)
-        self.text = message.get("text", False)
-        self.slots, self.keys = [], []  # of blocks, in order; hashes of full ones
-        self.done = 0  # tokens whose KV is there
-        self.cached = 0
-
-    def blocks(self, block_tokens):
-        return -(-self.limit // block_tokens)
-
-
-def mix(x):
-    x = (x + 0x9E3779B97F4A7C15) & (1 << 64) - 1
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & (1 << 64) - 1
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & (1 << 64) - 1
-    return x ^ (x >> 31)
-
-
-def sample(logits, temperature, seed, index):
-    """Of the logits, the request's seed and the place in its answer, and of nothing else."""
-    best = max(range(len(logits)), key=logits.__getitem__)
-    if not temperature > 0:
-        return best
-    weights = [math.exp((value - logits[best]) / temperature) for value in logits]
-    left = (mix(seed & (1 << 64) - 1 ^ mix(index)) >> 11) * 2.0**-53 * sum(weights)
-    for token, weight in enumerate(weights):
-        left -= weight
-        if left < 0:
-            return token
-    return best
-
-
-class Scheduler:
-    """Continuous batching: rows of one step are one token of each running request, or many of one that is prefilled."""
-
-    def __init__(self, model, session, slots, log):
-        self._model, self._session, self._slots, self._log = model, session, slots, log
-        self.waiting, self.running = collections.deque(), []
-        self.steps = 0
-        self.arm = {}  # phase: how often it may still happen
-
-    def submit(self, request):
-        self.waiting.append(request)
-
-    def cancel(self, client, key=None):
-        for request in [r for r in self.running if r.client is client and key in (None, r.id)]:
-            self._finish(request)
-        self.waiting = collections.deque(r for r in self.waiting if r.client is not client or key not in (None, r.id))
-
-    def _finish(self, request):
-        self.running.remove(request)
-        for slot in request.slots:
-            self._slots.unuse(slot)
-        request.slots = []
-
-    def _admit(self):
-        size = self._model.block_tokens
-        while self.waiting:
-            request, hits, parent = self.waiting[0], [], NO_BLOCK
-            for start in range(0, len(request.tokens) - size, size):  # the last token is always computed
-                key = block_hash(parent, request.tokens[start:start + size])
-                slot = self._slots.find(key)
-                if slot is None:
-                    break
-                hits.append((slot, key))
-                parent = key
-            promised = sum(r.blocks(size) - len(r.slots) for r in self.running)
-            for slot, _ in hits:
-                self._slots.use(slot)
-            if len(self.running) == self._model.rows or \
-                    request.blocks(size) - len(hits) + promised > self._slots.available():
-                for slot, _ in hits:
-                    self._slots.unuse(slot)
-                return
-            self.waiting.popleft()
-            request.slots, request.keys = [slot for slot, _ in hits], [key for _, key in hits]
-            request.done = request.cached = len(hits) * size
-            self.running.append(request)
-
-    def _die(self, phase):
-        if self.arm.get(phase):
-            self.arm[phase] -= 1
-            if self.arm[phase] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    def step(self):
-        """One step of the model; new tokens go to the clients. False: nothing to do."""
-        self._admit()
-        if not self.running:
-            return False
-        size, plan, left = self._model.block_tokens, [], self._model.rows
-        for index, request in enumerate(self.running):
-            others = len(self.running) - index - 1
-            count = max(1, min(left - others, len(request.tokens) - request.done))
-            plan.append((request, count))
-            left -= count
-        rows = []
-        for request, count in plan:
-            while len(request.slots) * size < request.done + count:
-                request.slots.append(self._slots.allocate())
-            rows += [(request.tokens[i], i, request.slots) for i in range(request.done, request.done + count)]
-        self._die("prefill" if any(count > 1 for _, count in plan) else "decode")
-        token = self._session.step_begin()
-        logits = self._model.step(rows)
-        self._session.step_complete(token)
-        self._session.progress()
-        self.steps += 1
-        at = 0
-        for request, count in plan:
-            at += count
-            request.done += count
-            self._seal(request, token)
-            if request.done == len(request.tokens):
-                self._emit(request, logits[at - 1])
-        return True
-
-    def _seal(self, request, token):
-        size = self._model.block_tokens
-        while (len(request.keys) + 1) * size <= request.done:
-            index = len(request.keys)
-            parent = request.keys[-1] if request.keys else NO_BLOCK
-            key = block_hash(parent, request.tokens[index * size:(index + 1) * size])
-            self._die("seal")
-            self._slots.seal(request.slots[index], key, parent, size, token)
-            request.keys.append(key)
-
-    def _emit(self, request, logits):
-        index = len(request.tokens) - request.prompt + request.given
-        token = sample(logits, request.temperature, request.seed, index)
-        line = {"id": request.id, "index": index, "token": token}
-        if request.text:
-            line["text"] = chr(token) if 0x20 <= token <= 0x7e or token == 10 else chr(0x100 + token)
-        self._log(f"token id={Log.word(request.id)} index={index} token={token}")
-        request.client.say(line)
-        request.tokens.append(token)
-        if len(request.tokens) == request.limit:
-            self._finish(request)
-            request.client.say({"id": request.id, "done": True, "reason": "length", "prompt_tokens": request.prompt,
-                                "cached_tokens": request.cached, "computed_tokens": request.prompt - request.cached})
-
-
-# ---------------------------------------------------------------------------------------------------------- server ---
-
-class Client:
-    LINE_BYTES, UNREAD_BYTES = 1 << 20, 8 << 20
-
-    def __init__(self, connection, server):
-        connection.setblocking(False)
-        self.connection, self._server, self._in, self.out = connection, server, b"", b""
-
-    def say(self, message):
-        self.out += json.dumps(message, separators=(",", ":")).encode() + b"\n"
-
-    def flush(self):
-        """False: the client is gone, or does not read."""
-        try:
-            while self.out:
-                self.out = self.out[self.connection.send(self.out, socket.MSG_NOSIGNAL):]
-        except BlockingIOError:
-            return len(self.out) <= self.UNREAD_BYTES
-        except OSError:
-            return False
-        return True
-
-    def lines(self):
-        """Whole lines that have come; None: the client is gone."""
-        try:
-            data = self.connection.recv(1 << 16)
-        except BlockingIOError:
-            return []
-        except OSError:
-            return None
-        if not data:
-            return None
-        *lines, self._in = (self._in + data).split(b"\n")
-        return lines if len(self._in) <= self.LINE_BYTES else None
-
-
-def tokens_of(prompt):
-    if isinstance(prompt, list):
-        if not all(isinstance(token, int) and 0 <= token < 256 for token in prompt):
-            raise ValueError("a token is a number from 0 to 255")
-        return list(prompt)
-    tokens = []
-    for character in prompt:
-        number = ord(character)
-        tokens += [number - 0x100] if 0x100 <= number <= 0x1ff else list(character.encode())
-    return tokens
-
-
-class Server:
-    def __init__(self, options, session, member, epoch, scheduler, slots, adopted):
-        self._options, self._session, self._member, self._epoch = options, session, member, epoch
-        self._scheduler, self._slots, self._adopted = scheduler, slots, adopted
-        self._selector, self._clients = selectors.DefaultSelector(), set()
-        kind, _, place = options.listen.partition(":")
-        if kind != "unix":
-            sys.exit(f"--listen {options.listen}: give unix:PATH")
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        if os.path.exists(place):
-            os.unlink(place)  # the one that is promoted takes the endpoint over
-        self._listener.bind(place)
-        self._listener.listen(64)
-        self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._selector.register(session.event_fd, selectors.EVENT_READ)
-
-    def _answer(self, client, line):
-        try:
-            message = json.loads(line)
-            operation = message["op"]
-            if operation == "generate":
-                self._generate(client, message)
-            elif operation == "stats":
-                client.say({"stats": {"sealed": len(self._slots.cached), "active": len(self._scheduler.running),
-                                      "waiting": len(self._scheduler.waiting), "steps": self._scheduler.steps,
-                                      "idle": len(self._slots.free), "quarantined": self._slots.quarantined,
-                                      "adopted": self._adopted}})
-            elif operation == "arm" and message.get("how", "sigkill") == "sigkill":
-                self._scheduler.arm[message["at"]] = message["after"]
-                client.say({"armed": True})
-            else:
-                raise ValueError(f"operation {operation} is unknown")
-        except (ValueError, KeyError, TypeError) as problem:
-            known = isinstance(locals().get("message"), dict) and isinstance(message.get("id"), str)
-            client.say({**({"id": message["id"]} if known else {}), "error": str(problem)})
-
-    def _generate(self, client, message):
-        given = message.get("generated", [])
-        prompt = tokens_of(message["prompt"])
-        tokens = prompt + tokens_of(given)
-        limit = len(prompt) + int(message["max_tokens"])
-        if not prompt or limit <= len(tokens) or limit > self._options.max_tokens:
-            raise ValueError(f"{len(tokens)} tokens and {message['max_tokens']} to come: a prompt has at least one, and "
-                             f"{self._options.max_tokens} are possible in all")
-        request = Request(client, message, tokens, len(given), limit)
-        if request.blocks(self._options.block_tokens) > self._options.slots // 2:
-            raise ValueError("this request needs more blocks than there are")
-        self._scheduler.submit(request)
-
-    def _drop(self, client):
-        self._scheduler.cancel(client)
-        self._selector.unregister(client.connection)
-        client.connection.close()
-        self._clients.discard(client)
-
-    def run(self, ending):
-        busy = False
-        while not ending:
-            for key, _ in self._selector.select(0 if busy else 0.5):
-                if key.fileobj is self._listener:
-                    client = Client(self._listener.accept()[0], self)
-                    self._clients.add(client)
-                    self._selector.register(client.connection, selectors.EVENT_READ, client)
-                    client.say({"hello": "minillm", "engine": self._member.engine_id,
-                                "incarnation": self._member.incarnation, "epoch": self._epoch, "pid": os.getpid()})
-                elif key.data is None:
-                    self._session.wait_promotion(0)  # lets messages in; raises when this engine must end
-                else:
-                    lines = key.data.lines()
-                    for line in lines or []:
-                        self._answer(key.data, line)
-                    if lines is None:
-                        self._drop(key.data)
-            busy = self._scheduler.step()
-            self._session.work(len(self._scheduler.running) + len(self._scheduler.waiting))
-            for client in list(self._clients):
-                if client.out and not client.flush():
-                    self._drop(client)
-
-
-# ------------------------------------------------------------------------------------------------------------ life ---
-
-def attach(options, model, session):
+def attach(options: argparse.Namespace, model, session: gms.Session) -> tuple[gms.Pool, gms.Pool]:
     """Weights: whoever is first fills them. KV: scratch until this engine parks."""
     places, offset = {}, 0
     for name, length in model.weight_sizes().items():
@@ -424,6 +97,11 @@ def attach(options, model, session):
         places[name] = (offset, padded)
         offset += padded
     weights = session.weights("weights", offset)
+    if weights.on_device != (options.device == "cuda"):
+        sys.exit(f"error: pools are memory of {'a GPU' if weights.on_device else 'the host'}, and this engine computes on "
+                 f"{options.device}: let memory.backend be {'cuda' if options.device == 'cuda' else 'host'}, or see --device")
+    if weights.on_device:
+        choose_device(weights)
     kv = session.kv("kv", options.slots, model.block_bytes)
     if weights.must_publish:
         model.write_weights(weights, places)
@@ -432,12 +110,12 @@ def attach(options, model, session):
         weights.publish()
     for name, place in places.items():
         if weights.find(name) != place:
-            sys.exit(f"tensor {name} is not where this program expects it")
-    model.bind(weights, places, kv, options.slots)
+            sys.exit(f"error: tensor {name} is not where this program expects it")
+    model.bind(weights, places, kv, options.slots, session)
     return weights, kv
 
 
-def hold_back(options, session):
+def hold_back(options: argparse.Namespace, session: gms.Session):
     """Memory of PyTorch under two more tags; returns the check of what was saved."""
     import torch
 
@@ -447,88 +125,188 @@ def hold_back(options, session):
         state = torch.arange(2**22, dtype=torch.int32, device="cuda")
     torch.cuda.synchronize()
 
-    def is_whole():
+    def is_whole() -> bool:
         scratch.fill_(1)  # the same address, other memory
         return bool((state == torch.arange(2**22, dtype=torch.int32, device="cuda")).all())
 
     return is_whole
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--listen", required=True, help="unix:PATH")
-    parser.add_argument("--log-dir")
-    parser.add_argument("--model", choices=("qwen3", "toy"), default="qwen3")
-    parser.add_argument("--weights", help="directory with *.safetensors; default: random numbers")
-    parser.add_argument("--model-seed", type=int, default=1)
-    parser.add_argument("--slots", type=int, default=512)
-    parser.add_argument("--block-tokens", type=int, default=16)
-    parser.add_argument("--hold-back", type=float, default=0, metavar="GIB",
-                        help="memory that is given back while parked, and some that is saved: what tags do")
-    parser.add_argument("--max-tokens", type=int, default=768, help="prompt and answer of one request")
-    options = parser.parse_args()
-    begun, ending = time.monotonic(), []
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, lambda *_: ending.append(True))
+def wait_promotion(session: gms.Session, ranks: Ranks, ending: list) -> int | None:
+    """The epoch; None: asked to end."""
+    poll = select.poll()
+    poll.register(session.event_fd, select.POLLIN)
+    while not ending:
+        epoch = session.wait_promotion(0)
+        if epoch is not None:
+            return epoch
+        poll.poll(500)
+        ranks.check()
+    return None
 
-    session = gms.Session()
-    if options.hold_back:
-        session.tags({"weights": gms.KEEP, "kv": gms.SWAP, "graphs": gms.KEEP, "scratch": gms.RELEASE,
-                      "state": gms.SAVE})
-    model = importlib.import_module(options.model).Model(options)
-    member = session.join(gms.Identity(model.name, model.dtype, model.layout, "blake2b-128", "engine.py", "1", HASH_SEED,
-                                       options.block_tokens, int(os.environ["GMS_WORLD_SIZE"])))
-    if member.world_size != 1:
-        sys.exit("engine.py has one rank so far: let the deployment have ranks = 1")
-    log = Log(options.log_dir, member)
-    log("join")
-    weights, kv = attach(options, model, session)
-    session.busy(60000)
-    model.warm_up()
-    held = hold_back(options, session) if options.hold_back else None
-    captures = model.graph_captures
-    session.park()
-    log("parked")
-    print(f"engine {member.engine_id} parked after {time.monotonic() - begun:.1f} s", flush=True)
 
-    epoch = None
-    while epoch is None and not ending:
-        epoch = session.wait_promotion(500)
-    if epoch is None:
-        session.close()
-        return
-    calls = session.driver_calls
-    log(f"promoted epoch={epoch}")
-    adoption = session.adopt()
-    log(f"adopted count={adoption.adopted}")
-    session.wake()
-    for report in session.tag_reports():
-        log(f"wake tag={report.name} bytes={report.bytes} ns={report.wake_ns}")
-    log("woken")
-    if held is not None and not held():
-        sys.exit("what was saved while parked is not what it was")
-    slots = Slots(kv, options.slots, log)
-    states = [kv.state(slot) for slot in range(options.slots)]
-    slots.quarantined = sum(state not in (0, 2) for state in states)
-    slots.adopt(list(kv.sealed()), {slot for slot, state in enumerate(states) if state == 0})
-    scheduler = Scheduler(model, session, slots, log)
-    server = Server(options, session, member, epoch, scheduler, slots, adoption.adopted)
-    session.serve(options.listen)
-    log(f"serving epoch={epoch}")
-    print(f"serving {options.listen}\ndriver calls of the promotion: {session.driver_calls - calls}; graphs captured before "
-          f"it: {captures}", flush=True)
+class Watch:
+    """What the promotion took, step by step."""
+
+    def __init__(self) -> None:
+        self._at, self.text = time.monotonic_ns(), []
+
+    def __call__(self, step: str) -> None:
+        now = time.monotonic_ns()
+        self.text.append(f"{step} {(now - self._at) / 1e6:.2f}")
+        self._at = now
+
+
+class Engine:
+    """One rank from its first call to its last."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options, self._ending, begun = options, [], time.monotonic()
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, lambda *_: self._ending.append(True))
+        self._session = session = gms.Session()
+        if options.hold_back:
+            session.tags({"weights": gms.KEEP, "kv": gms.SWAP, "graphs": gms.KEEP, "scratch": gms.RELEASE,
+                          "state": gms.SAVE})
+        rank, size = int(os.environ["GMS_RANK"]), int(os.environ["GMS_WORLD_SIZE"])
+        self._ranks = Ranks(rank, size, "|".join(os.environ[name] for name in ("GMS_RUN_DIR", "GMS_LAUNCH_ID", "ENGINE_ID")))
+        self._model = model = importlib.import_module(options.model).Model(options, self._ranks)
+        self._member = session.join(gms.Identity(model.name, model.dtype, model.layout, HASH_ALGORITHM, "engine.py", "2",
+                                                 HASH_SEED, options.block_tokens, size))
+        self._log = Log(options.log_dir, self._member)
+        self._log("join")
+        _, self._kv = attach(options, model, session)
+        session.busy(60000)
+        model.warm_up()
+        self._held = hold_back(options, session) if options.hold_back else None
+        # Everything that a promotion will need, so that it makes nothing but calls.
+        self._endings = Endings(self._wild_store() if options.device == "cuda" else None)
+        self._drill = Drill(options, rank)
+        self._worker = Worker(model, session, self._kv, self._ranks, self._endings, self._log)
+        self._slots = Slots()
+        self._scheduler = Scheduler(model.rows, options.block_tokens, self._worker.lead, self._slots, self._log)
+        self._server = self._listener = None
+        if rank == 0:
+            self._listener = Listener(options.listen, self._member.engine_id)
+            self._server = Server(options, self._listener, self._member, self._scheduler, self._slots, self._arm,
+                                  session.event_fd, self._heard)
+        self._captures = model.graph_captures
+        gc.collect()
+        gc.freeze()
+        session.park()
+        self._log("parked")
+        print(f"engine {self._member.engine_id} rank {rank} parked after {time.monotonic() - begun:.1f} s{model.report()}",
+              flush=True)
+
+    def _wild_store(self):
+        store = WildStore()
+        return lambda: store(self._model.stream)
+
+    def _arm(self, message: dict) -> None:
+        """Rank 0: arms the rank that is named, or all."""
+        self._endings.check(message)
+        wanted = message.get("rank", 0)
+        if wanted != "all" and not (isinstance(wanted, int) and 0 <= wanted < self._ranks.size):
+            raise ValueError(f"rank {wanted} does not exist")
+        if wanted in ("all", 0):
+            self._endings.arm(message)
+        if wanted != 0:
+            self._ranks.tell({"arm": message, "rank": wanted})
+
+    def _heard(self) -> None:
+        self._session.wait_promotion(0)  # lets messages in; raises when this engine must end
+        for slot in self._kv.returned():
+            self._slots.returned(slot)
+
+    def _fill(self) -> None:
+        """What was adopted becomes the prefix cache of rank 0; slots are free that are so on every rank."""
+        blocks = list(self._kv.sealed())
+        self._worker.adopt(blocks)
+        sealed = {block.slot for block in blocks}
+        # 2: sealed; 0: idle; others are out of use
+        states = bytes(2 if slot in sealed else self._kv.state(slot) for slot in range(self._options.slots))
+        everybody = self._ranks.gather(states)
+        if self._ranks.rank == 0:
+            free = [slot for slot in range(len(states)) if not any(rank[slot] for rank in everybody)]
+            blocks = [block for block in blocks if all(rank[block.slot] == 2 for rank in everybody)]
+            self._slots.adopt(blocks, free)
+            self._slots.quarantined = len(states) - len(free) - len(blocks)
+
+    def serve(self) -> None:
+        """Waits for the promotion, takes over and serves until asked to end."""
+        session, log, rank = self._session, self._log, self._ranks.rank
+        epoch = wait_promotion(session, self._ranks, self._ending)
+        if epoch is None:
+            return
+        watch, calls = Watch(), session.driver_calls
+        log(f"promoted epoch={epoch}")
+        self._drill.past("promoted")
+        self._drill.poison(self._model)
+        adoption = session.adopt()
+        log(f"adopted count={adoption.adopted}")
+        self._drill.past("adopted")
+        watch("adopt")
+        session.wake()
+        for report in session.tag_reports():
+            log(f"wake tag={report.name} bytes={report.bytes} ns={report.wake_ns}")
+        if self._held is not None and not self._held():
+            sys.exit("error: what was saved while parked is not what it was")
+        watch("wake")
+        verified = self._model.verify()
+        log("woken")
+        self._drill.past("woken")
+        watch("verify")
+        self._fill()
+        watch("fill")
+        if rank == 0:
+            self._server.epoch, self._server.adopted = epoch, adoption.adopted
+            self._listener.open()
+        session.serve(self._options.listen if rank == 0 else None)
+        log(f"serving epoch={epoch}")
+        watch("serve")
+        calls = session.driver_calls - calls
+        self._drill.past("serving")
+        if rank == 0:
+            print(f"serving {self._options.listen}", flush=True)
+        print(f"rank {rank} promoted, ms: {', '.join(watch.text)}; verification {verified / 1e6:.2f}; driver calls of the "
+              f"promotion: {calls}; graphs captured before it: {self._captures}", flush=True)
+        if rank == 0:
+            self._lead()
+        else:
+            self._worker.follow()
+        print(f"rank {rank}: graphs captured after the promotion: {self._model.graph_captures - self._captures}", flush=True)
+        log("end")
+
+    def _lead(self) -> None:
+        busy, said = False, -1
+        while not self._ending:
+            busy = self._server.turn(busy)
+            work = len(self._scheduler.running) + len(self._scheduler.waiting)
+            if work != said:
+                self._session.work(work)
+                said = work
+            self._ranks.check()
+        self._ranks.tell({"end": True})
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        self._model.close()
+        self._session.close()
+
+
+def main() -> None:
+    engine = Engine(parse())
     try:
-        server.run(ending)
+        engine.serve()
     except gms.GmsError as problem:
-        sys.exit(str(problem))
+        sys.exit(f"error: {problem}")
     except RuntimeError as problem:  # PyTorch's word for a device that is lost
-        if "CUDA" in str(problem):
-            session.report_sticky_error(1, str(problem).splitlines()[0])
-            os._exit(70)
-        raise
-    print(f"graphs captured after the promotion: {model.graph_captures - captures}", flush=True)
-    log("end")
-    session.close()
+        if "CUDA" not in str(problem):
+            raise
+        engine._session.report_sticky_error(1, str(problem).splitlines()[0])
+        os._exit(EXIT_DEVICE_LOST)
+    engine.close()
 
 
 if __name__ == "__main__":

@@ -180,6 +180,12 @@ class Pool:
             yield Block(bytes(block.hash), bytes(block.parent_hash), block.token_count, block.parts[0].slot,
                         block.parts[0].generation)
 
+    def returned(self) -> Iterator[int]:
+        """Slots that were in quarantine and are idle on every rank now; to be asked on the rank that chooses slots."""
+        slot = _u32()
+        while self._gms.gms_returned_next(self._handle, c.byref(slot)) == 0:
+            yield slot.value
+
     def memory(self) -> memoryview:
         """The pool's bytes, for host memory."""
         if self.on_device:
