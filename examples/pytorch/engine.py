@@ -18,6 +18,7 @@ import sys
 import time
 
 import gms
+import private
 from endings import ENDINGS, Endings, WildStore
 from ranks import Ranks
 from scheduler import HASH_ALGORITHM, HASH_SEED, Scheduler, Slots
@@ -42,6 +43,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--slots", type=int, default=512)
     parser.add_argument("--block-tokens", type=int, default=16)
     parser.add_argument("--max-tokens", type=int, default=768, help="prompt and answer of one request")
+    parser.add_argument("--no-gms", action="store_true", help="private memory and no failover, to compare with")
     parser.add_argument("--hold-back", type=float, default=0, metavar="GIB",
                         help="memory that is given back while parked, and some that is saved: what tags do")
     drills = parser.add_argument_group("for drills")
@@ -75,6 +77,14 @@ class Drill:
     def past(self, step: str) -> None:
         if self._step == step:
             ENDINGS["sigkill"]()
+
+
+def who_am_i(options: argparse.Namespace) -> tuple[int, int, str]:
+    """Rank, number of ranks, and what only the ranks of this start have in common."""
+    if options.no_gms:
+        return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)), f"private|{options.listen}"
+    start = "|".join(os.environ[name] for name in ("GMS_RUN_DIR", "GMS_LAUNCH_ID", "ENGINE_ID"))
+    return int(os.environ["GMS_RANK"]), int(os.environ["GMS_WORLD_SIZE"]), start
 
 
 def choose_device(weights: gms.Pool) -> None:
@@ -164,12 +174,12 @@ class Engine:
         self._options, self._ending, begun = options, [], time.monotonic()
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, lambda *_: self._ending.append(True))
-        self._session = session = gms.Session()
+        self._session = session = private.Session(options.device) if options.no_gms else gms.Session()
         if options.hold_back:
             session.tags({"weights": gms.KEEP, "kv": gms.SWAP, "graphs": gms.KEEP, "scratch": gms.RELEASE,
                           "state": gms.SAVE})
-        rank, size = int(os.environ["GMS_RANK"]), int(os.environ["GMS_WORLD_SIZE"])
-        self._ranks = Ranks(rank, size, "|".join(os.environ[name] for name in ("GMS_RUN_DIR", "GMS_LAUNCH_ID", "ENGINE_ID")))
+        rank, size, start = who_am_i(options)
+        self._ranks = Ranks(rank, size, start)
         self._model = model = importlib.import_module(options.model).Model(options, self._ranks)
         self._member = session.join(gms.Identity(model.name, model.dtype, model.layout, HASH_ALGORITHM, "engine.py", "2",
                                                  HASH_SEED, options.block_tokens, size))

@@ -110,10 +110,10 @@ class Model:
             dimension = self._share(name)
             if dimension is not None:
                 whole[dimension] *= self._ranks.size
-            # Attention that looks sharply, so that every page of KV matters to what follows.
-            scale = 2.2 if "q_proj" in name or "k_proj" in name else 1.0
+            # Attention that looks sharply, and embeddings that do not drown what it finds: every page of KV matters.
+            scale = 4.0 if "embed" in name else 2.2 if "q_proj" in name or "k_proj" in name else 1.0
             self._take(target, name, torch.randn(whole, generator=generator, device=self.device, dtype=torch.float32).mul_(
-                scale / whole[-1]**0.5 if "embed" not in name else 1.0))
+                scale / whole[-1]**0.5))
         if self.path:
             from safetensors import safe_open
             for file in sorted(glob.glob(os.path.join(self.path, "*.safetensors"))):
@@ -218,6 +218,7 @@ class Model:
             self._settle()
             pool = None
             for rows in self.sizes:
+                torch.cuda.empty_cache()  # a capture begins with it
                 before, since = torch.cuda.mem_get_info()[0], time.monotonic()
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph, stream=self._stream, pool=pool):
@@ -266,7 +267,18 @@ class Model:
     def report(self) -> str:
         """Of the graphs, and how ranks are added up."""
         graphs = "; ".join(f"{g.rows} rows {g.bytes / 2**20:.1f} MiB {g.ms:.0f} ms" for g in self.graphs)
-        return f"; sums: {self._sums.name}; graphs: {graphs or 'none'}"
+        return f"; sums: {self._sums.name}; graphs: {graphs or 'none'}{self._memory()}"
+
+    def _memory(self) -> str:
+        """What the driver says that this process has for itself, where NVML's Python module is there to be asked."""
+        try:
+            import pynvml
+            pynvml.nvmlInit()
+            device = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(self._x.device).uuid}")
+            mine = [p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(device) if p.pid == os.getpid()]
+            return f"; device memory of this process: {mine[0] / 2**20:.0f} MiB" if mine and mine[0] else ""
+        except Exception:  # a report, and nothing else, may lack it
+            return ""
 
     def poison(self, slot: int) -> None:
         """For drills: numbers of the size that keys and values have."""

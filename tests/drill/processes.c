@@ -97,6 +97,46 @@ size_t drill_descendants(pid_t root, pid_t *ret_pids, size_t capacity)
     return found;
 }
 
+static size_t read_file(const char *path, char *ret_text, size_t bytes)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = fd >= 0 ? read(fd, ret_text, bytes - 1) : 0;
+    gms_fd_close(&fd);
+    ret_text[length > 0 ? length : 0] = '\0';
+    return length > 0 ? (size_t)length : 0;
+}
+
+/* A thread whose files cannot be read has ended. */
+static bool thread_acts(pid_t pid, const char *thread)
+{
+    enum { PF_EXITING = 4, SIGKILL_BIT = 1 << (SIGKILL - 1) };
+    char path[96], text[4096];
+    unsigned flags = 0;
+    unsigned long long pending = 0;
+    snprintf(path, sizeof path, "/proc/%d/task/%.20s/stat", (int)pid, thread);
+    read_file(path, text, sizeof text);
+    const char *end = strrchr(text, ')'); /* of the name; after it: state, five numbers, flags */
+    if (end == NULL || sscanf(end, ") %*c %*d %*d %*d %*d %*d %u", &flags) != 1 || (flags & PF_EXITING) != 0)
+        return false;
+    snprintf(path, sizeof path, "/proc/%d/task/%.20s/status", (int)pid, thread);
+    read_file(path, text, sizeof text);
+    const char *line = strstr(text, "\nSigPnd:");
+    return line == NULL || sscanf(line, "\nSigPnd: %llx", &pending) != 1 || (pending & SIGKILL_BIT) == 0;
+}
+
+bool drill_process_acts(pid_t pid)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *threads = opendir(path);
+    bool acts = false;
+    for (const struct dirent *entry; threads != NULL && !acts && (entry = readdir(threads)) != NULL;)
+        acts = entry->d_name[0] != '.' && thread_acts(pid, entry->d_name);
+    if (threads != NULL)
+        closedir(threads);
+    return acts;
+}
+
 gms_status drill_descendant_open(pid_t root, pid_t pid, int *ret_pidfd, struct gms_error *ret_error)
 {
     int pidfd = -1;

@@ -69,6 +69,10 @@ const char *drill_process_outcome(const struct drill_process *process, char *ret
 /* All processes below `root` (not itself), parents before children. Returns how many; at most `capacity` are written.
  */
 size_t drill_descendants(pid_t root, pid_t *ret_pids, size_t capacity);
+/* Whether some thread of it may run another instruction of its own: false once it has ended, or each of them has begun
+ * its exit or has a SIGKILL pending (the driver of a GPU can hold a dead process for long). */
+bool drill_process_acts(pid_t pid);
+
 /* Opens a pidfd for `pid` if it descends from `root`, checked after opening. Errors: REFUSED, NOT_FOUND. */
 gms_status drill_descendant_open(pid_t root, pid_t pid, int *ret_pidfd, struct gms_error *ret_error);
 

@@ -191,7 +191,8 @@ static void note_cohort(const struct drill_deployment *deployment, const struct 
 int32_t drill_strike_survivor(const struct drill_blow *blow)
 {
     for (size_t i = 0; i < blow->cohort_count; i++)
-        if (!gms_pidfd_ended(blow->cohort[i]))
+        if (!gms_pidfd_ended(blow->cohort[i]) && drill_process_acts(blow->cohort_pids[i]) &&
+            !gms_pidfd_ended(blow->cohort[i]))
             return blow->cohort_pids[i];
     return 0;
 }

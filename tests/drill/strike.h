@@ -37,7 +37,7 @@ bool drill_strike_missing(const struct drill_fault *fault, const struct drill_pl
 gms_status drill_strike(const struct drill_strike *strikes, size_t count, uint32_t rank,
                         struct drill_deployment *deployment, const char *endpoint, struct drill_observation *seen,
                         struct drill_blow *blow, struct gms_error *ret_error);
-/* A process of the engine's cohort that lives; 0: all have ended. */
+/* A process of the engine's cohort that can still act; 0: all have ended, or are past their last instruction. */
 int32_t drill_strike_survivor(const struct drill_blow *blow);
 /* Makes room on the disk again, puts the link up again. */
 void drill_strike_relent(struct drill_blow *blow);

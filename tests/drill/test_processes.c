@@ -165,13 +165,31 @@ static void interruption(void **state)
     assert_true(drill_interrupted());
 }
 
+static void who_can_act(void **state)
+{
+    (void)state;
+    siginfo_t end;
+    pid_t child = fork();
+    if (child == 0)
+        for (;;)
+            pause();
+    assert_true(drill_process_acts(getpid()));
+    assert_true(drill_process_acts(child));
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(waitid(P_PID, (id_t)child, &end, WEXITED | WNOWAIT), 0);
+    assert_false(drill_process_acts(child)); /* it is there still, as a zombie */
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    assert_false(drill_process_acts(child));
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        T(exit_status), T(cannot_be_executed), T(own_session_and_descriptors), T(stubborn_tree), T(asked_nicely),
-        T(strangers),   T(interruption),
+        T(exit_status),   T(cannot_be_executed), T(own_session_and_descriptors),
+        T(stubborn_tree), T(asked_nicely),       T(strangers),
+        T(who_can_act),   T(interruption),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
