@@ -32,6 +32,7 @@ struct engine_options {
     uint32_t slots, max_batch, chunk_tokens, max_waiting;
     uint64_t hash_seed;
     uint32_t step_delay_us;
+    bool moody; /* other tokens each time */
     uint32_t poison_slot;
     int32_t poison_rank;        /* a rank, or POISON_... */
     enum waking_step die_after; /* killed when this step is done; WAKING_NONE: not */

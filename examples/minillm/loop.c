@@ -216,7 +216,8 @@ static int open_scheduler(struct loop *l)
                                         .chunk_tokens = o->chunk_tokens,
                                         .max_waiting = o->max_waiting,
                                         .hash_seed = o->hash_seed,
-                                        .notes = !o->no_gms && !o->no_salvage};
+                                        .notes = !o->no_gms && !o->no_salvage,
+                                        .moody = o->moody};
     struct server_identity identity = {.engine = e->engine_id,
                                        .world_size = o->model.world_size,
                                        .vocabulary = o->model.vocabulary,

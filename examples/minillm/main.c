@@ -40,6 +40,7 @@ enum option_key {
     KEY_LOG_LEVEL,
     KEY_LOG_DESTINATION,
     KEY_STEP_DELAY,
+    KEY_MOODY,
     KEY_POISON,
     KEY_DIE_AFTER,
 };
@@ -78,6 +79,7 @@ static const struct argp_option option_table[] = {
     {"log-destination", KEY_LOG_DESTINATION, "WHERE", 0, "stderr or file:PATH (default stderr)", 4},
     {NULL, 0, NULL, 0, "Drills:", 5},
     {"step-delay-us", KEY_STEP_DELAY, "N", 0, "Pause after each step, microseconds (default 0)", 5},
+    {"moody", KEY_MOODY, NULL, 0, "Give every request another seed than it asks for: an engine that is not exact", 5},
     {"poison", KEY_POISON, "none|SLOT[@RANK]|all[@RANK]|tails[@RANK]", 0,
      "When promoted and before adopting, overwrite this slot (or all, or those that are in quarantine) with noise, on "
      "one rank or on all (default none)",
@@ -223,6 +225,9 @@ static error_t parse(int key, char *text, struct argp_state *state)
         return 0;
     case KEY_LOG_DESTINATION:
         parse_destination(state, &a->log_fd, text);
+        return 0;
+    case KEY_MOODY:
+        o->moody = true;
         return 0;
     case KEY_STEP_DELAY:
         o->step_delay_us = (uint32_t)number(state, "step-delay-us", text, 0, 60000000);

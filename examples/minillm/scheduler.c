@@ -41,6 +41,7 @@ struct full_block {
 
 struct scheduler {
     struct scheduler_options options;
+    uint64_t moods; /* requests so far, moody */
     struct scheduler_sink sink;
     struct prefix *prefix;
     uint32_t adopted, reserved; /* reserved: blocks promised to running sequences and not yet allocated */
@@ -176,7 +177,7 @@ struct sequence *scheduler_submit(struct scheduler *s, const struct scheduler_re
         goto no_memory;
     *q = (struct sequence){.owner = r->owner,
                            .temperature = r->temperature,
-                           .seed = r->seed,
+                           .seed = r->seed + (s->options.moody ? ++s->moods : 0),
                            .prompt_count = r->prompt_count,
                            .resent_count = r->generated_count,
                            .max_tokens = r->max_tokens,

@@ -28,6 +28,7 @@ struct scheduler_options {
     uint32_t max_waiting;  /* requests that may wait */
     uint64_t hash_seed;
     bool notes; /* say how far blocks have come after each step */
+    bool moody; /* no request gets the seed that it asks for, and none the same twice: an engine that is not exact */
 };
 
 enum { SCHEDULER_REASON_LENGTH = 0 };

@@ -103,6 +103,14 @@ def main():
             fail(f"the document does not tell of {one['fault']}")
         if one["verdict"] == "passed" and f"round{number}" not in page.ids and "failovers" in one:
             fail(f"the document has no details of round {number}")
+    # What a failover's details consist of.
+    details = ["fault noticed", "engine condemned by all ranks", "its processes proven ended", "its memory sorted",
+               "successor chosen", "blocks checked and taken over", "successor serving", "first token at a client",
+               "a new request complete", "rank 0, old", "rank 1, new", "fence after ms", "finished (sealed)",
+               "kept (adopted)", "in quarantine", "came back (reclaimed)", "Waking, by tag", "pause ms"]
+    for wanted in details:
+        if wanted not in text:
+            fail(f"the document does not say '{wanted}'")
     passed = sum(one["verdict"] == "passed" for one in report["rounds"])
     if f"{passed} of " not in text or report["environment"]["program"] not in text:
         fail("the document's totals are not the report's")

@@ -171,7 +171,7 @@ void drill_chart_distribution(FILE *page, const struct drill_numbers *gaps)
 
 /* ------------------------------------------------------------------------------------------------ breakdown --- */
 
-static void legend(FILE *page, bool with_token)
+static void legend(FILE *page, bool with_clients)
 {
     fputs("<ul class=\"legend\">", page);
     for (int step = 0; step < DRILL_STEP_COUNT; step++) {
@@ -179,8 +179,11 @@ static void legend(FILE *page, bool with_token)
         drill_markup_text(page, step_labels[step]);
         fputs("</li>", page);
     }
-    if (with_token)
-        fputs("<li><i style=\"background:var(--s7)\"></i>first token at a client</li>", page);
+    fputs("<li><i style=\"background:var(--s7)\"></i>first token at a client</li>", page);
+    if (with_clients)
+        fputs("<li><i style=\"background:var(--bar)\"></i>a new request complete</li>"
+              "<li><i style=\"background:var(--old)\"></i>an old process, until it ended</li>",
+              page);
     fputs("</ul>", page);
 }
 
@@ -204,7 +207,7 @@ void drill_chart_breakdown(FILE *page, const struct drill_totals *totals)
     bar(page, &axis, 18, before, ms(totals->first_token.median), "s7", "first token at a client");
     row_label(page, 18, "median");
     fputs("</svg>", page);
-    legend(page, true);
+    legend(page, false);
 }
 
 /* ------------------------------------------------------------------------------------------------- timeline --- */

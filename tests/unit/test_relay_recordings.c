@@ -246,8 +246,8 @@ static void chats(void **state)
     struct peer peer = asked(engines.listener[0], "POST /v1/chat/completions", "\"return_token_ids\":true");
     play_file(&peer, "vllm-chat");
     peer_until(&client, "GMS-Resume: exact");
-    peer_until(&client, "\"content\":\"Hel\"");
-    peer_until(&client, "\"content\":\"lo\"");
+    peer_until(&client, "\"content\":\"Hi\"");
+    peer_until(&client, "\"content\":\" you\"");
     peer_until(&client, "\"finish_reason\":\"stop\"");
     peer_until(&client, "[DONE]");
     peer_close(&peer);
