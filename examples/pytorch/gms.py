@@ -4,6 +4,19 @@
 Every method is one call of include/gms/engine.h, which says what it means; what it refuses is raised as GmsError, whose
 `status` is the number in gms/status.h. LIBGMS names the library (default: libgms.so.0). Needs no PyTorch itself; `tensor`
 imports it where it is used.
+
+Blocks that are not finished when an engine dies (its successor goes on in their middle). An engine
+
+* says once, after Session.kv, where the positions of a block are: pool.tail_layout(planes, position_bytes, plane_bytes);
+* after each step that is complete (step_complete, or step_poll said so), on every rank and in the same order, for the last
+  block that each sequence has: pool.note(slot, generation, key, parent, count, token), where `key` is the block's hash over
+  its first `count` tokens, made as a whole block's is. Before the seal, where the block is full;
+* after adopt, on every rank: tails = list(pool.tails()). Their slots are in quarantine: they are not in the free list;
+* when a request comes whose cached blocks end at `parent`: looks for a tail with that parent and an entry (count, key) whose
+  count leaves a token to compute and whose key is that of the request's next `count` tokens. Then every rank leases a slot
+  and calls pool.salvage(tail, count, slot, generation), with pool.torch_copier() where the pool is device memory, and goes
+  on behind these positions;
+* forgets a tail when its slot is handed out again (it may come back from quarantine: pool.returned).
 """
 from __future__ import annotations
 
@@ -11,7 +24,7 @@ import contextlib
 import ctypes as c
 import dataclasses
 import os
-from typing import Iterator, Optional, Sequence
+from typing import Callable, Iterator, Optional, Sequence
 
 WEIGHTS, KV = 1, 2  # pool kinds
 KEEP, SWAP, RELEASE, SAVE = 1, 2, 3, 4  # what happens to a tag's memory on park
@@ -39,6 +52,11 @@ _Adoption = _structure("_Adoption", ("adopted", _u32), ("idle", _u32), ("quarant
 _Part = _structure("_Part", ("pool", _u32), ("slot", _u32), ("generation", _u64))
 _Block = _structure("_Block", ("hash", c.c_uint8 * 16), ("parent_hash", c.c_uint8 * 16), ("token_count", _u32),
                     ("part_count", _u32), ("parts", _Part * 4))
+_TailLayout = _structure("_TailLayout", ("planes", _u32), ("position_bytes", _u32), ("plane_bytes", _u64))
+_TailEntry = _structure("_TailEntry", ("hash", c.c_uint8 * 16), ("token_count", _u32))
+_Tail = _structure("_Tail", ("pool", _u32), ("slot", _u32), ("generation", _u64), ("parent_hash", c.c_uint8 * 16),
+                   ("entry_count", _u32), ("entries", _TailEntry * 3))
+_Copier = c.CFUNCTYPE(c.c_int, _pointer, _pointer, _pointer, _u64, _u64, _u64)
 _Tag = _structure("_Tag", ("name", c.c_char * 64), ("policy", _u32))
 _TagReport = _structure("_TagReport", ("tag", _Tag), ("bytes", _u64), ("park_ns", _u64), ("wake_ns", _u64))
 _NcclOptions = _structure("_NcclOptions", ("library", _text), ("timeout_ms", _u32), ("launch_ms", _u32))
@@ -95,6 +113,15 @@ class Block:
     token_count: int
     slot: int
     generation: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Tail:
+    """What a predecessor left of one block: `entries` are (count, key), the longest first."""
+    slot: int
+    generation: int
+    parent: bytes
+    entries: tuple[tuple[int, bytes], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,6 +212,65 @@ class Pool:
         slot = _u32()
         while self._gms.gms_returned_next(self._handle, c.byref(slot)) == 0:
             yield slot.value
+
+    def tail_layout(self, planes: int, position_bytes: int, plane_bytes: int) -> None:
+        """Position p of plane q has `position_bytes` at q * plane_bytes + p * position_bytes of its slot."""
+        self._session._call("gms_tail_layout_set", self._handle,
+                            c.byref(_TailLayout(planes, position_bytes, plane_bytes)))
+
+    def note(self, slot: int, generation: int, key: bytes, parent: bytes, token_count: int, token: int) -> bool:
+        """The block in `slot` is complete up to `token_count` tokens. False: not kept, which costs nothing but a longer
+        way back one day; raises where the engine has lost what it writes to."""
+        entry = _TailEntry((c.c_uint8 * 16)(*key), token_count)
+        status = self._gms.gms_tail_note(self._handle, _u32(slot), _u64(generation), (c.c_uint8 * 16)(*parent),
+                                         c.byref(entry), _u64(token))
+        if status >= 100:
+            self._session._check("gms_tail_note", status)
+        return status == 0
+
+    def tails(self) -> Iterator[Tail]:
+        """Blocks that the predecessor had not finished, the same on every rank; after adopt."""
+        cursor, tail = _u32(0), _Tail()
+        while (status := self._gms.gms_tail_next(self._handle, c.byref(cursor), c.byref(tail))) == 0:
+            yield Tail(tail.slot, tail.generation, bytes(tail.parent_hash),
+                       tuple((entry.token_count, bytes(entry.hash)) for entry in tail.entries[:tail.entry_count]))
+        if status != NOT_FOUND:
+            self._session._check("gms_tail_next", status)
+
+    def salvage(self, tail: Tail, token_count: int, slot: int, generation: int,
+                copier: Optional[Callable[[int, int, int, int, int], None]] = None) -> None:
+        """Copies the first `token_count` positions into `slot`, which is leased at `generation`. `copier`, for device
+        memory: called with (to, from, pitch, width, rows), offsets in the pool in bytes."""
+        failure: list = []
+
+        def copy(_, to, source, pitch, width, rows):
+            try:
+                copier(to - self.address, source - self.address, pitch, width, rows)
+            except Exception as error:  # C cannot pass it on
+                failure.append(error)
+                return 1
+            return 0
+
+        entries = [_TailEntry((c.c_uint8 * 16)(*key), count) for count, key in tail.entries]
+        raw = _Tail(self.index, tail.slot, tail.generation, (c.c_uint8 * 16)(*tail.parent), len(entries),
+                    (_TailEntry * 3)(*entries))
+        which = [count for count, _ in tail.entries].index(token_count)
+        try:
+            self._session._call("gms_tail_salvage", self._handle, c.byref(raw), _u32(which), _u32(slot),
+                                _u64(generation), _Copier(copy) if copier is not None else _Copier(), None)
+        except GmsError as error:
+            raise error from (failure[0] if failure else None)
+
+    def torch_copier(self) -> Callable[[int, int, int, int, int], None]:
+        """Copies on PyTorch's current stream: the one that the engine's kernels use."""
+        import torch
+
+        flat = self.tensor(0, (self.bytes,), torch.uint8)
+
+        def copy(to, source, pitch, width, rows):
+            flat.as_strided((rows, width), (pitch, 1), to).copy_(flat.as_strided((rows, width), (pitch, 1), source))
+
+        return copy
 
     def memory(self) -> memoryview:
         """The pool's bytes, for host memory."""
