@@ -2,7 +2,8 @@
  *
  * A step plan: what rank 0 decided for one step, broadcast to every rank and executed by all in the same order.
  *
- *   releases -> acquires -> salvages -> begin step -> forward over rows -> complete step -> notes -> seals
+ *   releases -> acquires, each with the salvage into it -> begin step -> forward over rows -> complete step -> notes
+ *     -> seals
  *
  * On the wire: a plan_header, then the arrays in the order of its counts, native byte order (one MPI job).
  */
@@ -65,7 +66,7 @@ struct plan {
     struct plan_row *rows;
     uint32_t *blocks, *acquires, *releases;
     struct plan_seal *seals;
-    struct plan_progress *salvages, *notes;
+    struct plan_progress *salvages, *notes; /* salvages in the order of their slots' acquires */
     uint32_t row_capacity, block_capacity, acquire_capacity, release_capacity, seal_capacity, salvage_capacity,
         note_capacity;
 };

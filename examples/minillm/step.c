@@ -50,9 +50,31 @@ static enum kv_status failed(struct kv_store *kv, const char *what, uint32_t slo
     return KV_FAILED;
 }
 
+static struct kv_progress progress_of(const struct plan_progress *p)
+{
+    return (struct kv_progress){
+        .slot = p->slot, .token_count = p->token_count, .hash = p->hash.bytes, .parent = p->parent.bytes};
+}
+
+/* Into a slot that was leased just now: the slot where it is left may be among those that are leased next. */
+static enum kv_status salvage(struct step_executor *e, const struct plan_progress *p)
+{
+    struct kv_store *kv = e->kv;
+    const struct kv_progress progress = progress_of(p);
+    if (p->source >= kv->slot_count || p->token_count > kv->geometry.block_tokens)
+        return failed(kv, "salvages into", p->slot);
+    event_log("write slot=%" PRIu32 " generation=%" PRIu64, p->slot, kv->generation[p->slot]);
+    kv->lease[p->slot] = KV_WRITTEN;
+    const enum kv_status status = kv->backend->salvage(kv, p->source, &progress);
+    if (status == KV_OK)
+        event_log("salvage from=%" PRIu32 " into=%" PRIu32 " tokens=%" PRIu32, p->source, p->slot, p->token_count);
+    return status;
+}
+
 static enum kv_status release_and_acquire(struct step_executor *e, const struct plan *plan)
 {
     struct kv_store *kv = e->kv;
+    uint32_t salvaged = 0;
     for (uint32_t i = 0; i < plan->header.release_count; i++) {
         uint32_t slot = plan->releases[i];
         if (slot >= kv->slot_count || kv->lease[slot] == KV_NOT_LEASED)
@@ -67,36 +89,14 @@ static enum kv_status release_and_acquire(struct step_executor *e, const struct 
         if (slot >= kv->slot_count || kv->lease[slot] != KV_NOT_LEASED)
             return failed(kv, "acquires", slot);
         enum kv_status status = kv->backend->acquire(kv, slot, &kv->generation[slot]);
+        if (status == KV_OK)
+            kv->lease[slot] = KV_LEASED;
+        if (status == KV_OK && salvaged < plan->header.salvage_count && plan->salvages[salvaged].slot == slot)
+            status = salvage(e, &plan->salvages[salvaged++]);
         if (status != KV_OK)
             return status;
-        kv->lease[slot] = KV_LEASED;
     }
-    return KV_OK;
-}
-
-static struct kv_progress progress_of(const struct plan_progress *p)
-{
-    return (struct kv_progress){
-        .slot = p->slot, .token_count = p->token_count, .hash = p->hash.bytes, .parent = p->parent.bytes};
-}
-
-static enum kv_status salvage(struct step_executor *e, const struct plan *plan)
-{
-    struct kv_store *kv = e->kv;
-    for (uint32_t i = 0; i < plan->header.salvage_count; i++) {
-        const struct plan_progress *p = &plan->salvages[i];
-        const struct kv_progress progress = progress_of(p);
-        if (p->slot >= kv->slot_count || kv->lease[p->slot] != KV_LEASED || p->source >= kv->slot_count ||
-            p->token_count > kv->geometry.block_tokens)
-            return failed(kv, "salvages into", p->slot);
-        event_log("write slot=%" PRIu32 " generation=%" PRIu64, p->slot, kv->generation[p->slot]);
-        kv->lease[p->slot] = KV_WRITTEN;
-        const enum kv_status status = kv->backend->salvage(kv, p->source, &progress);
-        if (status != KV_OK)
-            return status;
-        event_log("salvage from=%" PRIu32 " into=%" PRIu32 " tokens=%" PRIu32, p->source, p->slot, p->token_count);
-    }
-    return KV_OK;
+    return salvaged == plan->header.salvage_count ? KV_OK : failed(kv, "salvages into", plan->salvages[salvaged].slot);
 }
 
 static enum kv_status note_progress(struct step_executor *e, const struct plan *plan)
@@ -181,9 +181,7 @@ enum kv_status step_execute(struct step_executor *e, const struct plan *plan, co
     if (status != KV_OK)
         return status;
     struct layer_drill passing = {.executor = e};
-    status = salvage(e, plan);
-    if (status == KV_OK)
-        status = prepare_rows(e, plan, &passing);
+    status = prepare_rows(e, plan, &passing);
     if (status != KV_OK)
         return status;
     if (plan->header.row_count != 0) {

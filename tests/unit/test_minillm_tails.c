@@ -168,6 +168,42 @@ static void a_slot_that_comes_back_is_used(void **state)
     llm_close(&remains.llm);
 }
 
+/* Where slots are short it is leased in the very step that takes up what was in it, by another request: copied first.
+ */
+static void the_slot_is_leased_in_the_same_step(void **state)
+{
+    (void)state;
+    enum { FEW = 6, LONG = 70 };
+    uint32_t prompt[9], other[LONG];
+    static struct llm_answer reference, other_reference, resumed, answer;
+    llm_make_prompt(prompt, 9, llm_small.vocabulary, 5);
+    llm_make_prompt(other, LONG, llm_small.vocabulary, 77);
+    llm_reference(&llm_small, prompt, 9, 7, 0.9, &reference);
+    llm_reference(&llm_small, other, LONG, 10, 0.9, &other_reference);
+    struct remains remains;
+    struct llm llm;
+    die_after(&remains, prompt, 9, 3);
+    assert_int_equal(remains.tails[0].slot, 0);
+    llm_open(&llm, &llm_small, FEW, 4, 128);
+    memcpy(llm.kv.base, remains.llm.kv.base, FEW * kv_block_bytes(&llm.kv.geometry));
+    assert_true(prefix_exclude(llm.prefix, 0));
+    assert_true(prefix_keep_tail(llm.prefix, &remains.tails[0]));
+    assert_true(scheduler_include(llm.scheduler, 0));
+    llm_submit(&llm, prompt, 9, reference.tokens, 3, 7, 0.9, &resumed);
+    llm_submit(&llm, other, LONG, NULL, 0, 10, 0.9, &answer);
+    assert_true(llm_step(&llm));
+    assert_int_equal(llm.plan.header.salvage_count, 1);
+    assert_int_equal(llm.plan.salvages[0].source, 0);
+    assert_int_equal(llm.plan.header.acquire_count, FEW);
+    assert_int_equal(llm.plan.acquires[FEW - 1], 0);
+    llm_run(&llm);
+    assert_int_equal(resumed.salvaged_tokens, 11);
+    assert_memory_equal(resumed.tokens, reference.tokens + 3, 4 * sizeof(uint32_t));
+    assert_memory_equal(answer.tokens, other_reference.tokens, 10 * sizeof(uint32_t));
+    llm_close(&llm);
+    llm_close(&remains.llm);
+}
+
 /* Exactness is worth nothing here if wrong contents go unnoticed: each position of the tail, one at a time. */
 static void wrong_contents_change_the_tokens(void **state)
 {
@@ -202,9 +238,9 @@ static void wrong_contents_change_the_tokens(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_step_and_every_client),      cmocka_unit_test(a_whole_block_enters_the_cache),
-        cmocka_unit_test(other_tokens_take_nothing),        cmocka_unit_test(a_slot_that_comes_back_is_used),
-        cmocka_unit_test(wrong_contents_change_the_tokens),
+        cmocka_unit_test(every_step_and_every_client),         cmocka_unit_test(a_whole_block_enters_the_cache),
+        cmocka_unit_test(other_tokens_take_nothing),           cmocka_unit_test(a_slot_that_comes_back_is_used),
+        cmocka_unit_test(the_slot_is_leased_in_the_same_step), cmocka_unit_test(wrong_contents_change_the_tokens),
     };
     return cmocka_run_group_tests_name("minillm_tails", tests, NULL, NULL);
 }
