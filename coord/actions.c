@@ -13,6 +13,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/run_dir.h"
+#include "calibration.h"
 #include "daemon_state.h"
 #include "loan.h"
 #include "reclaim.h"
@@ -128,6 +129,8 @@ static void commit_join(struct gms_daemon *daemon, const struct gms_action *acti
     if (member != NULL && gms_fence_look(daemon->fence, incarnation, NULL, NULL) == GMS_FENCE_UNKNOWN &&
         gms_fence_add(daemon->fence, engine, incarnation, member->pidfd, &member->container, &error) != GMS_OK)
         gms_daemon_leave(daemon, error.status, error.text); /* an admitted cohort that could not be fenced */
+    if (!daemon->resuming)
+        gms_calibration_joined(daemon->calibration, engine, incarnation);
     if (member != NULL && client != NULL && client->incarnation == 0)
         welcome_joined(client, member);
     else if (member == NULL || !daemon->resuming)
@@ -243,6 +246,7 @@ static void reply(struct gms_daemon *daemon, const struct gms_action *action)
     message.reply.quarantined = outcome->quarantined;
     message.reply.pool_index = outcome->pool_index;
     message.reply.created = outcome->created;
+    message.reply.bytes = outcome->budget;
     char text[sizeof outcome->text + sizeof daemon->comparison.text + 4], difference[256] = "";
     const char *more = gms_daemon_environment_text(daemon, outcome);
     if (more[0] == '\0' && outcome->status == GMS_E_MISMATCH && outcome->key.kind == GMS_OPERATION_JOIN &&

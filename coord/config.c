@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/run_dir.h"
 #include "config_table.h"
+#include "parking.h"
 
 /* -------------------------------------------------------------------------------------------------- table ------ */
 
@@ -19,6 +20,7 @@
 #define OVERRIDE(member)                                                                                               \
     .offset = offsetof(struct gms_config, capacity_of[0].member) - offsetof(struct gms_config, capacity_of),           \
     .size = sizeof(((struct gms_config *)0)->capacity_of[0].member)
+#define PRESET(member) .offset = offsetof(struct preset, member), .size = sizeof(((struct preset *)0)->member)
 #define SCOPED(member) .offset = offsetof(struct scope, member), .size = sizeof(((struct scope *)0)->member)
 #define PACKED(member) MEMBER(member), .count_offset = offsetof(struct gms_config, member##_bytes)
 
@@ -48,6 +50,18 @@ const struct setting gms_config_table[] = {
     {"kv.verify", CHOICE, MEMBER(kv_verify_full), .initial = "full", .choices = "none|full",
      .help = "full: sealed KV carries a content digest that a successor checks; none: generations alone; cuda: "
              "none by default"},
+    {"budget.percent", INTEGER, MEMBER(budget_percent), .least = 1, .greatest = 100, .initial = "90",
+     .help = "how much of what a rank's memory has left beside weights and shadows its kv pools may have"},
+    {"budget.reserve", SIZE, MEMBER(budget_reserve_bytes), .least = 0, .greatest = MAX_CAPACITY, .initial = "256MiB",
+     .help = "left for each of standby.count shadows, until one has parked and was measured; cuda: 4GiB by default"},
+    {"parking.preset", IDENTIFIER, MEMBER(preset), .initial = "shadow_failover",
+     .help =
+         "what becomes of an engine's memory while it is parked: shadow_failover, resident, lean, or one of presets"},
+    {"parking.presets", PRESETS, PACKED(presets), .greatest = 16, .help = "presets of this deployment"},
+    {"parking.presets[].name", IDENTIFIER, .required = true, PRESET(name), .help = "name of a preset"},
+    {"parking.presets[].tags", TAGS, .required = true, PRESET(tags),
+     .count_offset = offsetof(struct preset, tags_bytes),
+     .help = "TAG=keep, release or save for tags of engines; \"*\": all others but weights and kv"},
     {"timeouts.operation", DURATION, MEMBER(operation_timeout_ns), .least = 100 * MS, .greatest = HOUR,
      .initial = "10s", .help = "how long a collective call waits for all ranks"},
     {"timeouts.round", DURATION, MEMBER(round_timeout_ns), .least = 100 * MS, .greatest = HOUR, .initial = "5s",
@@ -216,6 +230,10 @@ static void check_together(struct reading *reading, const config_t *parsed)
         PROBLEM(reading, config_lookup(parsed, "environment"),
                 "environment.port_first %u with port_count %u goes beyond port 65535", config->port_first,
                 config->port_count);
+    if (gms_parking_find(config, config->preset, config->parking, &config->parking_count, &error) != GMS_OK)
+        PROBLEM(reading, config_lookup(parsed, "parking"), "parking.preset: %s", error.text);
+    if (config->backend == GMS_MEMORY_CUDA && !config_lookup(parsed, "budget.reserve"))
+        config->budget_reserve_bytes = UINT64_C(4) << 30; /* a context, graphs and buffers: 2.7 to 10 GiB elsewhere */
     if (config->backend == GMS_MEMORY_CUDA && !config_lookup(parsed, "kv.verify"))
         config->kv_verify_full = false;
     if (config->backend == GMS_MEMORY_CUDA && !add_variable(config, "NCCL_GRAPH_REGISTER", "0"))
@@ -336,6 +354,21 @@ uint64_t gms_config_capacity(const struct gms_config *config, uint32_t rank)
 uint64_t gms_config_digest(const struct gms_config *config)
 {
     return XXH3_64bits(config, sizeof(*config));
+}
+
+const char *gms_config_difference(const struct gms_config *one, const struct gms_config *other)
+{
+    for (unsigned i = 0; i < gms_config_settings; i++) {
+        const struct setting *row = &gms_config_table[i];
+        const char *mine = (const char *)one + row->offset, *theirs = (const char *)other + row->offset;
+        if (strstr(row->name, "[]") || row->kind == END)
+            continue; /* what stands in a list is compared with the list */
+        if (memcmp(mine, theirs, row->size) != 0 ||
+            (row->count_offset != 0 && memcmp((const char *)one + row->count_offset,
+                                              (const char *)other + row->count_offset, sizeof(uint32_t)) != 0))
+            return row->name;
+    }
+    return NULL;
 }
 
 void gms_config_describe(FILE *stream)

@@ -10,6 +10,9 @@
  *   memory      : { backend = "host" | "cuda"; device = "per-rank" | "shared"; capacity = "256MiB";
  *                   capacity_of = ( { rank = 1; capacity = "255MiB"; } ); };
  *   kv          : { verify = "full" | "none"; };
+ *   budget      : { percent = 90; reserve = "256MiB"; };      of each rank's memory, for kv pools (core/budget.h)
+ *   parking     : { preset = "shadow_failover" | "resident" | "lean" | one of these:
+ *                   presets = ( { name = "mine"; tags = ( "TAG=keep|release|save", ... ); } ); };      parking.h
  *   timeouts    : { operation = "10s"; round = "5s"; heartbeat = "5s"; fence_report = "2s"; transfer_stall = "5s";
  *                  reattach = "5s"; leave = "1s"; told_to_end = "1s"; };
  *   reclaim     : { policy = "gpu-proof" | "process-death-timeout"; provider = "auto"; grace = "5s"; step = 1024;
@@ -52,6 +55,8 @@ enum {
     GMS_CONFIG_COMMAND_BYTES = 8 * 1024,
     GMS_CONFIG_FILE_BYTES = 256 * 1024, /* of one file */
     GMS_CONFIG_OVERRIDES = 16,
+    GMS_CONFIG_PRESETS_BYTES = 8 * 1024,
+    GMS_CONFIG_PARKING_TAGS = GMS_MAX_TAGS,
     GMS_CONFIG_HOST_BYTES = 56, /* longest host name under which Open MPI starts (V41) */
 };
 
@@ -92,6 +97,12 @@ struct gms_config {
     enum gms_adopt_policy adopt_after_device_error, adopt_after_ecc_error;
     uint32_t port_first, port_count; /* for MASTER_PORT */
     enum gms_stop_signal stop_signal;
+    uint32_t budget_percent;
+    uint64_t budget_reserve_bytes; /* for each shadow */
+    char preset[GMS_NAME_BYTES];
+    struct gms_tag parking[GMS_CONFIG_PARKING_TAGS]; /* of the chosen preset */
+    uint32_t parking_count, presets_bytes;
+    char presets[GMS_CONFIG_PRESETS_BYTES]; /* "PRESET TAG=POLICY\0" repeated, "PRESET \0" for one without tags */
     uint32_t standby_count;
     bool serve_after_standby;
     uint64_t serve_wait_ns, ready_within_ns;
@@ -126,6 +137,8 @@ uint64_t gms_config_capacity(const struct gms_config *config, uint32_t rank);
 void gms_config_describe(FILE *stream);
 /* XXH3-64 of the whole struct: ranks compare it after the broadcast. */
 uint64_t gms_config_digest(const struct gms_config *config);
+/* The first setting in which two files differ, by its name in the table; NULL: none. */
+const char *gms_config_difference(const struct gms_config *one, const struct gms_config *other);
 /* Can MPI start on this host? Open MPI aborts inside mpirun and MPI_Init when the host name has 57 bytes or more, so
  * call this before MPI_Init and in --check. `hostname` NULL: this host's. Errors: UNSUPPORTED (name, length, limit,
  * what to do), SYSTEM. */

@@ -27,6 +27,9 @@ enum kind {
     PROGRAM,
     GROUPS,
     SCOPES,
+    IDENTIFIER,
+    PRESETS,
+    TAGS,
     END
 };
 
@@ -46,6 +49,13 @@ struct setting {
 struct scope {
     uint32_t number, set_bytes;
     char set[GMS_CONFIG_ENVIRONMENT_BYTES];
+};
+
+/* One group of parking.presets, likewise. */
+struct preset {
+    char name[GMS_NAME_BYTES];
+    uint32_t tags_bytes;
+    char tags[GMS_CONFIG_PRESETS_BYTES];
 };
 
 extern const struct setting gms_config_table[];

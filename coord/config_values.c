@@ -7,6 +7,7 @@
 #include "base/units.h"
 #include "config_table.h"
 #include "environment.h"
+#include "parking.h"
 
 static const char *const kind_text[] = {
     [NAME] = "string",
@@ -21,6 +22,9 @@ static const char *const kind_text[] = {
     [PROGRAM] = "list of strings",
     [GROUPS] = "list of groups",
     [SCOPES] = "list of groups",
+    [IDENTIFIER] = "string",
+    [PRESETS] = "list of groups",
+    [TAGS] = "list of strings",
     [END] = "boolean",
 };
 
@@ -64,6 +68,9 @@ void gms_config_limit_text(const struct setting *row, uint64_t value, char *ret_
     case PROGRAM:
     case GROUPS:
     case SCOPES:
+    case IDENTIFIER:
+    case PRESETS:
+    case TAGS:
     case END:
         snprintf(number, sizeof(number), "%llu", (unsigned long long)value);
         break;
@@ -94,9 +101,12 @@ static bool take_name(const struct setting *row, void *base, const char *text, s
         gms_fail(ret_error, GMS_E_CONFIG, "is %zu bytes long; 1 to %zu", length, row->size - 1);
         return false;
     }
-    if (strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-") != length || text[0] == '-') {
-        gms_fail(ret_error, GMS_E_CONFIG, "\"%s\" may hold a-z, 0-9 and, not first, -",
-                 gms_config_quote(text, length, quoted));
+    const bool underscore = row->kind == IDENTIFIER;
+    if (strspn(text, underscore ? "abcdefghijklmnopqrstuvwxyz0123456789-_" : "abcdefghijklmnopqrstuvwxyz0123456789-") !=
+            length ||
+        text[0] == '-') {
+        gms_fail(ret_error, GMS_E_CONFIG, "\"%s\" may hold a-z, 0-9%s and, not first, -",
+                 gms_config_quote(text, length, quoted), underscore ? ", _" : "");
         return false;
     }
     memcpy((char *)base + row->offset, text, length + 1);
@@ -154,6 +164,7 @@ bool gms_config_take_text(const struct setting *row, void *base, const char *tex
 
     switch (row->kind) {
     case NAME:
+    case IDENTIFIER:
         return take_name(row, base, text, length, ret_error);
     case DIRECTORY:
         return take_directory(row, base, text, length, ret_error);
@@ -179,6 +190,8 @@ bool gms_config_take_text(const struct setting *row, void *base, const char *tex
     case PROGRAM:
     case GROUPS:
     case SCOPES:
+    case PRESETS:
+    case TAGS:
     case END:
         break;
     }
@@ -253,6 +266,12 @@ static void take_list(struct reading *reading, const struct setting *row, void *
                 why = error.text;
             else if (find_variable(packed, used, word, name_bytes))
                 why = "is set twice";
+        } else if (row->kind == TAGS) {
+            struct gms_tag tag;
+            if (!gms_parking_check(word, &tag, &error))
+                why = error.text;
+            else if (find_variable(packed, used, tag.name, strlen(tag.name)))
+                why = "stands there twice";
         } else if (row->kind == RENAMES) {
             if (!gms_environment_check_rename(word, &error))
                 why = error.text;
@@ -372,6 +391,67 @@ static void take_scopes(struct reading *reading, const struct setting *row, cons
     free(scope);
 }
 
+static bool has_preset(const struct gms_config *config, const char *name)
+{
+    const size_t length = strlen(name);
+    for (uint32_t at = 0; at < config->presets_bytes; at += (uint32_t)strlen(config->presets + at) + 1)
+        if (strncmp(config->presets + at, name, length) == 0 && config->presets[at + length] == ' ')
+            return true;
+    return false;
+}
+
+/* One group's tags behind those of the others, each with the preset's name; the name alone for one without tags. */
+static void pack_preset(struct reading *reading, const struct setting *row, const config_setting_t *element,
+                        const struct preset *preset)
+{
+    struct gms_config *config = reading->config;
+    if (gms_parking_is_built_in(preset->name) || has_preset(config, preset->name)) {
+        PROBLEM(reading, element, "%s: \"%s\" is there already", row->name, preset->name);
+        return;
+    }
+    for (uint32_t at = 0; at == 0 || at < preset->tags_bytes; at += (uint32_t)strlen(preset->tags + at) + 1) {
+        const size_t room = sizeof(config->presets) - config->presets_bytes;
+        const int bytes = snprintf(config->presets + config->presets_bytes, room, "%s %s", preset->name,
+                                   preset->tags_bytes > 0 ? preset->tags + at : "");
+        if (bytes < 0 || (size_t)bytes >= room) {
+            PROBLEM(reading, element, "%s: longer than %zu bytes in all", row->name, sizeof(config->presets));
+            return;
+        }
+        config->presets_bytes += (uint32_t)bytes + 1;
+    }
+}
+
+static void take_presets(struct reading *reading, const struct setting *row, const config_setting_t *node)
+{
+    int count = config_setting_length(node);
+    char prefix[64];
+    struct preset *preset = malloc(sizeof(*preset));
+
+    if (!preset || (uint64_t)count > row->greatest) {
+        PROBLEM(reading, node, "%s: %d groups, limit %llu", row->name, count, (unsigned long long)row->greatest);
+        free(preset);
+        return;
+    }
+    snprintf(prefix, sizeof(prefix), "%s[].", row->name);
+    for (int i = 0; i < count; i++) {
+        const config_setting_t *element = config_setting_get_elem(node, (unsigned)i);
+        unsigned problems = reading->problems.count;
+        uint64_t seen = 0;
+        memset(preset, 0, sizeof(*preset));
+        if (!config_setting_is_group(element)) {
+            PROBLEM(reading, element, "%s: entry %d is not a group { ... }", row->name, i + 1);
+            continue;
+        }
+        gms_config_walk(reading, element, prefix, preset, &seen);
+        for (unsigned r = 0; r < gms_config_settings; r++)
+            if (row_in_list(&gms_config_table[r], row) && gms_config_table[r].required && !(seen & (UINT64_C(1) << r)))
+                PROBLEM(reading, element, "%s: is missing in entry %d", gms_config_table[r].name, i + 1);
+        if (reading->problems.count == problems)
+            pack_preset(reading, row, element, preset);
+    }
+    free(preset);
+}
+
 /* The type that the file gave a setting, for texts. */
 static const char *type_text(const config_setting_t *node)
 {
@@ -399,13 +479,14 @@ static void take(struct reading *reading, const struct setting *row, void *base,
 {
     struct gms_error error;
     int type = config_setting_type(node);
-    bool is_list =
-             type == CONFIG_TYPE_LIST || (type == CONFIG_TYPE_ARRAY && row->kind != GROUPS && row->kind != SCOPES),
+    bool is_list = type == CONFIG_TYPE_LIST ||
+                   (type == CONFIG_TYPE_ARRAY && row->kind != GROUPS && row->kind != SCOPES && row->kind != PRESETS),
          fits = false;
     char number[24];
 
     switch (row->kind) {
     case NAME:
+    case IDENTIFIER:
     case DIRECTORY:
     case SIZE:
     case DURATION:
@@ -428,6 +509,7 @@ static void take(struct reading *reading, const struct setting *row, void *base,
     case RENAMES:
     case WORDS:
     case PROGRAM:
+    case TAGS:
         fits = is_list;
         if (fits)
             take_list(reading, row, base, node);
@@ -441,6 +523,11 @@ static void take(struct reading *reading, const struct setting *row, void *base,
         fits = is_list;
         if (fits)
             take_scopes(reading, row, node);
+        break;
+    case PRESETS:
+        fits = is_list;
+        if (fits)
+            take_presets(reading, row, node);
         break;
     case END:
         fits = type == CONFIG_TYPE_BOOL;

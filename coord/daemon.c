@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "calibration.h"
 #include "daemon_state.h"
 #include "loan.h"
 #include "reclaim.h"
@@ -351,6 +352,8 @@ gms_status gms_daemon_open(const struct gms_daemon_options *options, struct gms_
     if (status == GMS_OK)
         status = gms_reclaim_open(daemon, &daemon->reclaim, ret_error);
     if (status == GMS_OK)
+        status = gms_calibration_open(daemon, &daemon->calibration, ret_error);
+    if (status == GMS_OK)
         status = gms_daemon_keeping_open(daemon, ret_error);
     if (status == GMS_OK) {
         const struct gms_doorbell_options doorbell = {.run_dir = config->run_dir,
@@ -376,6 +379,9 @@ gms_status gms_daemon_open(const struct gms_daemon_options *options, struct gms_
                                                       .kv_verify_full = config->kv_verify_full,
                                                       .on_device = options->device.backend == GMS_MEMORY_CUDA,
                                                       .device = options->device.uuid,
+                                                      .preset = config->preset,
+                                                      .parking = config->parking,
+                                                      .parking_count = config->parking_count,
                                                       .recognise = gms_daemon_recognise,
                                                       .attached = gms_daemon_attached,
                                                       .received = gms_daemon_received,
@@ -432,6 +438,7 @@ void gms_daemon_close(struct gms_daemon *daemon)
         return;
     gms_daemon_end_hook(daemon);
     gms_reclaim_close(daemon->reclaim);
+    gms_calibration_close(daemon->calibration);
     gms_sessions_close(daemon->sessions);
     gms_doorbell_close(daemon->doorbell);
     gms_fence_close(daemon->fence);

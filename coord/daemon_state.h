@@ -27,6 +27,7 @@
 
 struct event;
 struct gms_reclaim;
+struct gms_calibration;
 struct event_base;
 
 struct gms_daemon {
@@ -41,6 +42,7 @@ struct gms_daemon {
     struct gms_fence *fence;
     struct gms_members *members;
     struct gms_reclaim *reclaim;
+    struct gms_calibration *calibration;
     struct gms_copies *copies; /* borrowed from the options */
     struct gms_core *core;
     void *core_memory;

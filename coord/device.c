@@ -12,6 +12,7 @@
 
 #include "base/fd.h"
 #include "base/log.h"
+#include "nvml.h"
 #include "vmm/cuda.h"
 
 /* --------------------------------------------------------------------------------------- all devices of the host - */
@@ -77,6 +78,22 @@ static gms_status check_mask(const char *proc, struct gms_error *ret_error)
 
 /* ------------------------------------------------------------------------------------------------- this rank's ---- */
 
+/* A driver that unloads between two users makes the next start slow, and forgets settings. */
+static void warn_of_settings(const struct gms_uuid *uuid)
+{
+    char name[GMS_UUID_TEXT_BYTES];
+    bool persistent = true;
+    if (gms_nvml_persistence(NULL, uuid, &persistent, NULL) == GMS_OK && !persistent)
+        gms_log(GMS_LOG_WARNING,
+                "%s is not in persistence mode: when nobody uses it the driver is unloaded, and the next start of an "
+                "engine or a coordinator takes seconds longer; nvidia-smi -pm 1, or run nvidia-persistenced",
+                gms_uuid_format(uuid, false, name));
+    if (getenv("CUDA_MPS_PIPE_DIRECTORY") != NULL || access("/tmp/nvidia-mps/control", F_OK) == 0)
+        gms_log(GMS_LOG_WARNING,
+                "MPS seems to be in use: the death of one of its clients can harm the others, and is no "
+                "sign that its work has stopped");
+}
+
 gms_status gms_device_take(const struct gms_config *config, uint32_t rank, const struct gms_uuid *kept,
                            const char *proc, struct gms_device_of_rank *ret_device, struct gms_error *ret_error)
 {
@@ -101,10 +118,7 @@ gms_status gms_device_take(const struct gms_config *config, uint32_t rank, const
     ret_device->uuid = device.uuid;
     gms_log(GMS_LOG_NOTICE, "pools of rank %u are memory of %s, %s", rank, device.name,
             gms_uuid_format(&device.uuid, false, wanted));
-    if (getenv("CUDA_MPS_PIPE_DIRECTORY") != NULL || access("/tmp/nvidia-mps/control", F_OK) == 0)
-        gms_log(GMS_LOG_WARNING,
-                "MPS seems to be in use: the death of one of its clients can harm the others, and is no "
-                "sign that its work has stopped");
+    warn_of_settings(&device.uuid);
     return GMS_OK;
 }
 

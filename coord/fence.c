@@ -357,12 +357,24 @@ static bool ended_by_itself(const struct cohort *cohort)
     return gms_pidfd_ended(cohort->container.guardian_fd >= 0 ? cohort->container.guardian_fd : cohort->pidfd);
 }
 
+/* Until its grace is over. The loop's own time is that of its last wake-up, so a timer may fire before it is: then it
+ * is set again. */
+static void await_leave(struct cohort *cohort)
+{
+    const uint64_t now_ns = gms_clock_ns();
+    const uint64_t us = (cohort->leave_ns > now_ns ? cohort->leave_ns - now_ns : 0) / 1000 + 1;
+    const struct timeval pause = {.tv_sec = (time_t)(us / 1000000), .tv_usec = (suseconds_t)(us % 1000000)};
+    event_add(cohort->timer, &pause);
+}
+
 static void check(struct cohort *cohort)
 {
     pid_t waits;
-    if (cohort->state == GMS_FENCE_LIVE && cohort->leave_ns != 0 &&
-        (ended_by_itself(cohort) || gms_clock_ns() >= cohort->leave_ns)) {
-        kill_cohort(cohort);
+    if (cohort->state == GMS_FENCE_LIVE && cohort->leave_ns != 0) {
+        if (ended_by_itself(cohort) || gms_clock_ns() >= cohort->leave_ns)
+            kill_cohort(cohort);
+        else
+            await_leave(cohort);
         return;
     }
     if (cohort->state != GMS_FENCE_KILLED)
@@ -531,9 +543,6 @@ void gms_fence_start_leaving(struct gms_fence *fence, uint32_t engine, uint64_t 
         return;
     }
     cohort->leave_ns = gms_clock_ns() + grace_ns;
-    uint64_t us = grace_ns / 1000 + 1; /* rounded up: the grace is over when the timer fires */
-    const struct timeval pause = {.tv_sec = (time_t)(us / 1000000), .tv_usec = (suseconds_t)(us % 1000000)};
-    event_add(cohort->timer, &pause);
     event_add(cohort->guardian_ended != NULL ? cohort->guardian_ended : cohort->engine_ended, NULL);
     check(cohort);
 }

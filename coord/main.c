@@ -167,6 +167,30 @@ static gms_status read_config(struct start *start, struct gms_error *ret_error)
     return status;
 }
 
+/* The file counts as rank 0 has it. Where another rank has one of that name too it must say the same: a node with an
+ * older copy would else look configured in one way and run in another. */
+static gms_status compare_files(struct start *start, struct gms_error *ret_error)
+{
+    const char *path = start->arguments->config_path, *setting;
+    struct gms_error error;
+    if (start->rank == 0 || access(path, R_OK) != 0)
+        return GMS_OK;
+    struct gms_config *mine = malloc(sizeof *mine);
+    if (mine == NULL)
+        return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for %zu bytes", sizeof *mine);
+    gms_status status = gms_config_read(path, mine, NULL, NULL, &error);
+    if (status != GMS_OK)
+        status = gms_fail(ret_error, GMS_E_MISMATCH, "rank %u (%s) has another %s than rank 0: %.300s", start->rank,
+                          start->place.host, path, error.text);
+    else if ((setting = gms_config_difference(start->config, mine)) != NULL)
+        status = gms_fail(ret_error, GMS_E_MISMATCH,
+                          "rank %u (%s) has another %s than rank 0: %s differs; give all nodes the same file, or only "
+                          "rank 0's",
+                          start->rank, start->place.host, path, setting);
+    free(mine);
+    return status;
+}
+
 static gms_status check_world(struct start *start, struct gms_error *ret_error)
 {
     uint32_t size = gms_round_size(start->round);
@@ -368,6 +392,8 @@ static gms_status start_together(struct start *start, struct gms_error *ret_erro
         status = together(start, check_world, ret_error);
     if (status == GMS_OK)
         status = together(start, check_place, ret_error);
+    if (status == GMS_OK)
+        status = together(start, compare_files, ret_error);
     if (status == GMS_OK)
         status = agree_on_environment(start, ret_error);
     if (status == GMS_OK)

@@ -132,6 +132,11 @@ void gms_pools_close(struct gms_pools *pools)
     free(pools);
 }
 
+uint64_t gms_pools_granularity(const struct gms_pools *pools)
+{
+    return pools->vmm->granularity_bytes;
+}
+
 uint64_t gms_pools_used_bytes(const struct gms_pools *pools)
 {
     uint64_t used = 0;

@@ -93,6 +93,8 @@ struct gms_pool_view {
 };
 bool gms_pools_look(const struct gms_pools *pools, uint32_t index, struct gms_pool_view *ret_view);
 uint64_t gms_pools_used_bytes(const struct gms_pools *pools);
+/* What sizes of pools are rounded up to. */
+uint64_t gms_pools_granularity(const struct gms_pools *pools);
 /* Borrowed; NULL where this incarnation has none for the pool. */
 struct gms_directory *gms_pools_directory(const struct gms_pools *pools, uint64_t incarnation, uint32_t index);
 

@@ -12,6 +12,7 @@
 
 #include "base/fd.h"
 #include "base/log.h"
+#include "calibration.h"
 #include "daemon_state.h"
 #include "reclaim.h"
 
@@ -85,7 +86,8 @@ static bool check_call(struct gms_client *client, const struct gms_message *mess
     uint32_t kind = message->propose.kind;
     bool on_pool = kind == GMS_OPERATION_ALLOCATE || kind == GMS_OPERATION_PUBLISH || kind == GMS_OPERATION_RELEASE;
     bool exchange = kind == GMS_OPERATION_EXCHANGE;
-    if (kind != GMS_OPERATION_JOIN && kind != GMS_OPERATION_ADOPT && !on_pool && !exchange) {
+    if (kind != GMS_OPERATION_JOIN && kind != GMS_OPERATION_ADOPT && kind != GMS_OPERATION_BUDGET && !on_pool &&
+        !exchange) {
         refuse(client, message->request_id, GMS_E_PROTOCOL, "no engine proposes an operation of kind %u", kind);
         return false;
     }
@@ -121,6 +123,27 @@ static bool check_call(struct gms_client *client, const struct gms_message *mess
     return check_incarnation(client, message->request_id, message->propose.incarnation);
 }
 
+/* What this rank can spare for kv pools is its own word, not the engine's; the group takes the least. While a kv pool
+ * is there the agreed number stands, and is not measured again. */
+static uint64_t spare_bytes(const struct gms_daemon *daemon, const struct gms_client *client, bool asked)
+{
+    struct gms_core_pool_view pool;
+    struct gms_budget budget;
+    for (uint32_t index = 0; index < GMS_CORE_MAX_POOLS; index++)
+        if (gms_core_look_pool(daemon->core, index, &pool) && pool.kind == GMS_POOL_KV &&
+            gms_core_look_budget(daemon->core, &budget))
+            return budget.bytes;
+    return gms_calibration_budget(daemon->calibration, client->identity_digest, asked);
+}
+
+static void say_budget(const struct gms_daemon *daemon, const struct gms_client *client, struct gms_proposal *proposal)
+{
+    if (proposal->key.kind == GMS_OPERATION_BUDGET)
+        proposal->fields[GMS_BUDGET_FIELD_HERE] = spare_bytes(daemon, client, true);
+    else if (proposal->key.kind == GMS_OPERATION_ALLOCATE && proposal->fields[1] == GMS_POOL_KV)
+        proposal->fields[GMS_ALLOCATE_FIELD_BUDGET] = spare_bytes(daemon, client, false);
+}
+
 static void propose(struct gms_daemon *daemon, struct gms_client *client, const struct gms_message *message)
 {
     if (!check_call(client, message))
@@ -137,6 +160,7 @@ static void propose(struct gms_daemon *daemon, struct gms_client *client, const 
                                                    .kind = message->propose.kind};
     _Static_assert((int)GMS_WIRE_FIELDS == (int)GMS_PROPOSAL_FIELDS, "wire and core agree");
     memcpy(call.proposal.fields, message->propose.fields, sizeof call.proposal.fields);
+    say_budget(daemon, client, &call.proposal);
     copy_text(call.proposal.pool, sizeof call.proposal.pool, &message->propose.pool);
     call.proposal.pool_kind = message->propose.pool_kind;
     if (call.payload_bytes > 0) {
@@ -230,9 +254,15 @@ static void engine_said(struct gms_daemon *daemon, struct gms_client *client, st
     } else if (message->type == GMS_MESSAGE_PARKED) {
         if (!check_incarnation(client, id, message->plain.incarnation))
             return;
+        gms_calibration_parked(daemon->calibration, client->engine_id, client->incarnation);
         gms_daemon_parked(daemon, client->engine_id, client->incarnation);
         gms_reclaim_witness(daemon->reclaim, client->incarnation); /* it may be promoted and die within milliseconds */
         gms_sessions_answer(client, id, GMS_OK, "");
+    } else if (message->type == GMS_MESSAGE_MEMORY) {
+        if (!check_incarnation(client, id, message->memory.incarnation))
+            return;
+        if (!gms_calibration_tags(daemon->calibration, client->engine_id, message))
+            gms_sessions_hang_up(client, "a list of tags that cannot be read");
     } else if (message->type == GMS_MESSAGE_READY) {
         if (!check_incarnation(client, id, message->ready.incarnation))
             return;
@@ -333,6 +363,64 @@ static void take_over_from(struct gms_daemon *daemon, struct gms_client *client,
     gms_sessions_answer(client, message->request_id, GMS_OK, "");
 }
 
+/* PARK: an engine that serves is asked to hand over by itself, on each rank by the rank that was told. */
+static void ask_to_park(struct gms_daemon *daemon, struct gms_client *client, const struct gms_message *message)
+{
+    uint32_t engine = message->takeover.engine_id;
+    struct gms_core_view view;
+    gms_core_look(daemon->core, &view);
+    enum gms_role role = engine < GMS_MAX_ENGINES ? view.engines[engine].role : GMS_ROLE_EMPTY;
+    struct gms_client *rank = role == GMS_ROLE_EMPTY ? NULL : gms_sessions_engine(daemon->sessions, engine);
+    if (role != GMS_ROLE_SERVING) {
+        refuse(client, message->request_id, role == GMS_ROLE_EMPTY ? GMS_E_NOT_FOUND : GMS_E_REFUSED,
+               "engine %u does not serve: there is nothing to hand over", engine);
+        return;
+    }
+    bool shadow = false;
+    for (uint32_t i = 0; i < GMS_MAX_ENGINES; i++)
+        shadow = shadow || view.engines[i].role == GMS_ROLE_PARKED;
+    if (!shadow) {
+        refuse(client, message->request_id, GMS_E_REFUSED, "no shadow is parked: nobody would serve after engine %u",
+               engine);
+        return;
+    }
+    gms_log(GMS_LOG_NOTICE, "an operator (pid %d) wants engine %u out of service", (int)client->pid, engine);
+    if (rank != NULL && rank->incarnation == view.engines[engine].incarnation) {
+        struct gms_message asked = {.type = GMS_MESSAGE_ASKED, .plain = {.incarnation = rank->incarnation}};
+        gms_sessions_send(rank, &asked);
+    }
+    gms_sessions_answer(client, message->request_id, GMS_OK, "");
+}
+
+/* WAKE: this shadow is the next, now. The wish is a fact like any other, so all ranks choose alike. */
+static void wake(struct gms_daemon *daemon, struct gms_client *client, const struct gms_message *message)
+{
+    static const char *const why[GMS_ROLE_COUNT] = {[GMS_ROLE_EMPTY] = "is not in the group",
+                                                    [GMS_ROLE_JOINED] = "is not parked on all ranks yet",
+                                                    [GMS_ROLE_PROMOTED] = "is being promoted",
+                                                    [GMS_ROLE_SERVING] = "serves already",
+                                                    [GMS_ROLE_CONDEMNED] = "is condemned"};
+    uint32_t engine = message->takeover.engine_id;
+    struct gms_core_view view;
+    gms_core_look(daemon->core, &view);
+    enum gms_role role = engine < GMS_MAX_ENGINES ? view.engines[engine].role : GMS_ROLE_EMPTY;
+    if (role != GMS_ROLE_PARKED) {
+        refuse(client, message->request_id, role == GMS_ROLE_EMPTY ? GMS_E_NOT_FOUND : GMS_E_REFUSED,
+               "engine %u %s: only a parked shadow can be woken", engine, why[role]);
+        return;
+    }
+    if (view.takeover != GMS_TAKEOVER_SERVING) {
+        refuse(client, message->request_id, GMS_E_AGAIN, "a takeover is under way: see who serves in the end");
+        return;
+    }
+    gms_log(GMS_LOG_NOTICE, "an operator (pid %d) wakes engine %u: it takes over from engine %d", (int)client->pid,
+            engine, view.serving_engine);
+    gms_daemon_push_fact(daemon, engine, view.engines[engine].incarnation, GMS_FACT_WANTED);
+    gms_daemon_push_fact(daemon, (uint32_t)view.serving_engine, view.engines[view.serving_engine].incarnation,
+                         GMS_FACT_COMMANDED);
+    gms_sessions_answer(client, message->request_id, GMS_OK, "");
+}
+
 static void control_said(struct gms_daemon *daemon, struct gms_client *client, const struct gms_message *message)
 {
     if (message->type == GMS_MESSAGE_STATUS) {
@@ -361,6 +449,10 @@ static void control_said(struct gms_daemon *daemon, struct gms_client *client, c
         gms_daemon_watch_tell(daemon, client, message->request_id);
     } else if (message->type == GMS_MESSAGE_TAKEOVER) {
         take_over_from(daemon, client, message);
+    } else if (message->type == GMS_MESSAGE_PARK) {
+        ask_to_park(daemon, client, message);
+    } else if (message->type == GMS_MESSAGE_WAKE) {
+        wake(daemon, client, message);
     } else if (message->type == GMS_MESSAGE_SHUTDOWN) {
         gms_log(GMS_LOG_NOTICE, "an operator (pid %d) orders a planned stop; engines go on", (int)client->pid);
         gms_sessions_answer(client, message->request_id, GMS_OK, "");

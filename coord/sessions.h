@@ -102,6 +102,9 @@ struct gms_sessions_options {
     uint32_t rank, world_size, operation_timeout_ms;
     bool kv_verify_full, on_device;
     struct gms_uuid device;
+    const char *preset;            /* borrowed, like `parking`: how engines park */
+    const struct gms_tag *parking; /* the preset's tags */
+    uint32_t parking_count;
     /* A greeted client said something. `message` and its descriptors are borrowed: what the handler takes it replaces
      * by -1. */
     void (*received)(void *context, struct gms_client *client, struct gms_message *message);

@@ -9,6 +9,7 @@
 #include "base/fd.h"
 #include "gms/version.h"
 #include "sessions_state.h"
+#include "wire/tags.h"
 
 /* Does /proc count processes as we do? One of another PID namespace makes its numbers useless to compare. */
 static bool proc_is_ours(void)
@@ -131,6 +132,13 @@ void gms_session_greet(struct gms_client *client, struct gms_message *message)
     if (options->on_device)
         welcome.welcome.device = (struct gms_bytes){options->device.bytes, sizeof options->device.bytes};
     welcome.welcome.version = (struct gms_bytes){GMS_VERSION, (uint32_t)strlen(GMS_VERSION)};
+    struct gms_tag_report tags[GMS_MAX_TAGS] = {0};
+    uint8_t packed[GMS_TAGS_BYTES];
+    for (uint32_t i = 0; i < options->parking_count && i < GMS_MAX_TAGS; i++)
+        tags[i].tag = options->parking[i];
+    welcome.welcome.preset =
+        (struct gms_bytes){options->preset, options->preset != NULL ? (uint32_t)strlen(options->preset) : 0};
+    welcome.welcome.preset_tags = (struct gms_bytes){packed, gms_tags_pack(tags, options->parking_count, packed)};
     gms_sessions_send(client, &welcome);
     if (client->incarnation != 0)
         options->attached(options->context, client);

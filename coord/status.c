@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "calibration.h"
 #include "daemon_state.h"
 #include "reclaim.h"
 
@@ -99,6 +100,9 @@ static json_t *engines(struct gms_daemon *daemon, const struct gms_core_view *vi
         number(item, "progress", progress_of(daemon, slot->incarnation));
         gms_fence_waits_for(daemon->fence, slot->incarnation, waits_for, sizeof waits_for);
         text(item, "waits_for", waits_for);
+        json_t *memory = gms_calibration_engine(daemon->calibration, engine, slot->incarnation);
+        if (memory != NULL)
+            json_object_set_new(item, "memory", memory);
         json_array_append_new(list, item);
     }
     return list;
@@ -239,6 +243,7 @@ char *gms_daemon_status(struct gms_daemon *daemon)
         gms_uuid_format(&daemon->options.device.uuid, false, device);
     text(root, "device", device);
     number(root, "used_bytes", gms_pools_used_bytes(daemon->pools));
+    json_object_set_new(root, "budget", gms_calibration_status(daemon->calibration));
     json_object_set_new(root, "engines", engines(daemon, &view));
     json_object_set_new(root, "pools", pools(daemon, &view));
     json_object_set_new(root, "takeovers", takeovers(&daemon->timeline));

@@ -5,7 +5,6 @@
  */
 #include "core/ballot.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 static void lower_u16(uint16_t *into, uint16_t from)
@@ -252,6 +251,7 @@ const char *gms_fact_name(enum gms_fact fact)
         [GMS_FACT_RETIRED] = "retired",
         [GMS_FACT_CLASSIFIED] = "classified",
         [GMS_FACT_READY] = "ready to serve",
+        [GMS_FACT_WANTED] = "wanted next",
     };
     return (unsigned)fact < GMS_FACT_COUNT ? names[fact] : "unknown fact";
 }
@@ -262,6 +262,7 @@ const char *gms_operation_name(enum gms_operation operation)
         [GMS_OPERATION_NONE] = "none",       [GMS_OPERATION_JOIN] = "join",       [GMS_OPERATION_ALLOCATE] = "allocate",
         [GMS_OPERATION_PUBLISH] = "publish", [GMS_OPERATION_ADOPT] = "adopt",     [GMS_OPERATION_TAKEOVER] = "takeover",
         [GMS_OPERATION_RELEASE] = "release", [GMS_OPERATION_RECLAIM] = "reclaim", [GMS_OPERATION_EXCHANGE] = "exchange",
+        [GMS_OPERATION_BUDGET] = "budget",
     };
     return (unsigned)operation < GMS_OPERATION_COUNT ? names[operation] : "unknown operation";
 }
@@ -278,4 +279,10 @@ const char *gms_operation_field_name(enum gms_operation operation, uint32_t fiel
         [GMS_OPERATION_EXCHANGE] = {"name", "value"},
     };
     return (unsigned)operation < GMS_OPERATION_COUNT && field < GMS_PROPOSAL_FIELDS ? names[operation][field] : NULL;
+}
+
+bool gms_operation_field_is_least(enum gms_operation operation, uint32_t field)
+{
+    return (operation == GMS_OPERATION_ALLOCATE && field == GMS_ALLOCATE_FIELD_BUDGET) ||
+           (operation == GMS_OPERATION_BUDGET && field == GMS_BUDGET_FIELD_HERE);
 }

@@ -17,12 +17,15 @@
 #ifndef GMS_CORE_BALLOT_H
 #define GMS_CORE_BALLOT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "gms/status.h"
 
 enum {
     GMS_JOIN_FIELD_ENVIRONMENT = 1, /* the one join field that need not be equal between engines */
+    GMS_ALLOCATE_FIELD_BUDGET = 4,  /* kv: what this rank can spare for kv pools; differs, the least counts */
+    GMS_BUDGET_FIELD_HERE = 0,      /* the same of a budget; both: 0 says nothing */
     GMS_MAX_RANKS = 1024,
     GMS_MAX_ENGINES = 8,
     GMS_PROPOSAL_FIELDS = 6,
@@ -44,6 +47,7 @@ enum gms_fact {
     GMS_FACT_RETIRED,    /* fenced on this rank: no thread of its cohort can execute another user instruction */
     GMS_FACT_CLASSIFIED, /* of a successor: what the source left on this rank has been classified into its directory */
     GMS_FACT_READY,      /* promoted, adopted, awake: ready to serve on this rank */
+    GMS_FACT_WANTED,     /* of a parked one: an operator wants it to be the next */
     GMS_FACT_COUNT,
 };
 
@@ -63,6 +67,7 @@ enum gms_operation {
     GMS_OPERATION_RELEASE,
     GMS_OPERATION_RECLAIM,
     GMS_OPERATION_EXCHANGE, /* rank 0's bytes, on all ranks */
+    GMS_OPERATION_BUDGET,   /* how many bytes kv pools may have (core/budget.h) */
     GMS_OPERATION_COUNT,
 };
 
@@ -157,7 +162,10 @@ const char *gms_operation_name(enum gms_operation operation);
  *   allocate: pool name, kind, slot count, block bytes   publish: pool name, manifest
  *   adopt: epoch, source                                 release: pool name
  *   exchange: name, value
+ * A field that ranks need not have equal (GMS_ALLOCATE_FIELD_BUDGET, GMS_BUDGET_FIELD_HERE) has none.
  */
 const char *gms_operation_field_name(enum gms_operation operation, uint32_t field);
+/* Is it a number of each rank's own, of which the least counts? All other fields must be equal on all ranks. */
+bool gms_operation_field_is_least(enum gms_operation operation, uint32_t field);
 
 #endif

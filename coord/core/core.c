@@ -401,6 +401,12 @@ bool gms_core_look_pool(const struct gms_core *core, uint32_t index, struct gms_
     return true;
 }
 
+bool gms_core_look_budget(const struct gms_core *core, struct gms_budget *ret_budget)
+{
+    *ret_budget = core->budget;
+    return core->budget.bytes != 0;
+}
+
 static uint32_t count_bits(const uint8_t *bitmap)
 {
     uint32_t count = 0;

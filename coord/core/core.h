@@ -22,6 +22,7 @@
 #include <stdint.h>
 
 #include "core/ballot.h"
+#include "core/budget.h"
 #include "core/reclaim.h"
 #include "gms/engine.h"
 
@@ -238,6 +239,7 @@ struct gms_outcome {
     bool freed;                          /* release: nobody has the pool any more, its memory goes */
     uint64_t pool_creator;               /* allocate: incarnation that created it */
     enum gms_pool_state pool_state;      /* allocate: after the operation */
+    uint64_t budget;                     /* budget: bytes that kv pools may have on each rank; others: 0 */
     char text[192];                      /* worded once, by the core: names the rank, field, values */
 };
 
@@ -370,6 +372,9 @@ bool gms_core_look_pool(const struct gms_core *core, uint32_t index, struct gms_
  * until the incarnation's next exchange begins. False: there is none. `*ret_data` is borrowed until the next step. */
 bool gms_core_look_exchange(const struct gms_core *core, uint64_t incarnation, uint32_t sequence,
                             const uint8_t **ret_data, uint32_t *ret_bytes);
+
+/* How many bytes kv pools may have on each rank, as all ranks agreed; false: nobody has asked yet. */
+bool gms_core_look_budget(const struct gms_core *core, struct gms_budget *ret_budget);
 
 struct gms_core_transfer_view {
     uint64_t incarnation, id;

@@ -64,6 +64,7 @@ struct gms_core_operation {
     bool preparing;
     bool create; /* allocate: makes the pool */
     uint32_t pool;
+    struct gms_budget budget; /* of a budget: what the ranks said */
     struct gms_operation_key key;
 };
 
@@ -174,6 +175,7 @@ struct gms_core {
     uint64_t identity_of;              /* that incarnation; 0: nobody has joined yet */
     struct gms_core_engine engines[GMS_MAX_ENGINES];
     struct gms_core_pool pools[GMS_CORE_MAX_POOLS];
+    struct gms_budget budget; /* bytes 0: none was agreed */
     struct gms_core_transfer transfers[GMS_CORE_MAX_TRANSFERS];
     struct gms_core_transfer ended[GMS_CORE_ENDED_TRANSFERS];
     uint32_t ended_next;
@@ -253,6 +255,10 @@ void gms_core_exchange_round(struct gms_core *core, const struct gms_ballot *mer
 bool gms_core_exchange_arrived(const struct gms_core *core, uint32_t engine, const struct gms_operation_key *key);
 
 /* ---- pool.c */
+/* Bytes of all kv pools on each rank, those being made included. */
+uint64_t gms_core_pool_kv_bytes(const struct gms_core *core);
+/* Words for an outcome that refuses a call. */
+struct gms_text gms_core_refusal(struct gms_outcome *outcome, uint32_t engine, gms_status status);
 uint32_t gms_core_pool_find(const struct gms_core *core, uint64_t name_digest);
 /* What an operation on a pool may do now. OK: go on, *operation says how; NOT_DONE: wait for another's operation on it;
  * else decided so, worded in *outcome. */
@@ -264,6 +270,15 @@ void gms_core_pool_commit(struct gms_core *core, uint32_t engine, struct gms_out
 void gms_core_pool_unlock(struct gms_core *core, uint32_t engine);
 void gms_core_pool_retired(struct gms_core *core, uint32_t engine);
 bool gms_core_pool_any(const struct gms_core *core);
+
+/* ---- budget.c: the group's part of it. start, allows: *outcome says why not. */
+gms_status gms_core_budget_start(const struct gms_core *core, uint32_t engine, const struct gms_ballot_proposal *merged,
+                                 struct gms_core_operation *operation, struct gms_outcome *outcome);
+void gms_core_budget_commit(struct gms_core *core, const struct gms_core_operation *operation,
+                            struct gms_outcome *outcome);
+/* May the kv pool be made that `merged` asks for? From here on the number that allows it stands. */
+gms_status gms_core_budget_allows(struct gms_core *core, uint32_t engine, const struct gms_ballot_proposal *merged,
+                                  struct gms_outcome *outcome);
 
 /* ---- takeover.c */
 enum gms_role_event {

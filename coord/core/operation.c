@@ -429,6 +429,10 @@ static void decide_commit(struct gms_core *core, uint32_t engine)
         core->writer_engine = engine;
         gms_core_mix(core, core->writer);
         return;
+    case GMS_OPERATION_BUDGET:
+        gms_core_budget_commit(core, &slot->operation, &outcome);
+        gms_core_decide(core, engine, &outcome);
+        return;
     case GMS_OPERATION_EXCHANGE:
         gms_core_decide(core, engine, &outcome);
         return;
@@ -450,7 +454,7 @@ static bool fields_agree(struct gms_core *core, uint32_t engine, const struct gm
         struct gms_outcome outcome;
         struct gms_text text;
 
-        if (pair->least == pair->greatest)
+        if (pair->least == pair->greatest || gms_operation_field_is_least((enum gms_operation)merged->least.kind, i))
             continue;
         text = begin_failure(core, engine, &merged->least, GMS_E_MISMATCH, -1, &outcome);
         gms_text_add(&text, ": ");
@@ -537,6 +541,14 @@ static void start(struct gms_core *core, uint32_t engine, const struct gms_ballo
         return;
     if (kind == GMS_OPERATION_EXCHANGE && !gms_core_exchange_arrived(core, engine, &operation.key))
         return; /* another engine's was carried this time; rank 0 rings for the next round */
+    if (kind == GMS_OPERATION_BUDGET) {
+        struct gms_outcome outcome = gms_core_outcome(core, &operation.key, GMS_OK, -1);
+
+        if (gms_core_budget_start(core, engine, merged, &operation, &outcome) != GMS_OK) {
+            gms_core_decide(core, engine, &outcome);
+            return;
+        }
+    }
     if (kind == GMS_OPERATION_ALLOCATE || kind == GMS_OPERATION_PUBLISH || kind == GMS_OPERATION_RELEASE) {
         struct gms_outcome outcome = gms_core_outcome(core, &operation.key, GMS_OK, -1);
         gms_status status = gms_core_pool_start(core, engine, merged, &operation, &outcome);
@@ -554,6 +566,9 @@ static void start(struct gms_core *core, uint32_t engine, const struct gms_ballo
     memset(&slot->last, 0, sizeof slot->last);
     slot->last.known = true;
     slot->last.proposal = slot->pending.proposal;
+    for (uint32_t i = 0; i < GMS_PROPOSAL_FIELDS; i++)
+        if (gms_operation_field_is_least(kind, i)) /* what each rank said for itself is not replicated */
+            slot->last.proposal.fields[i] = merged->fields[i].least;
     gms_core_mix(core, ((uint64_t)engine << 32) | operation.pool);
     gms_core_mix(core, ((uint64_t)operation.key.kind << 32) | operation.create);
 

@@ -88,6 +88,7 @@ static void mix_outcome(struct gms_core *core, uint32_t engine, const struct gms
     gms_core_mix(core, outcome->incarnation);
     gms_core_mix(core, ((uint64_t)outcome->adopted << 32) | outcome->idle);
     gms_core_mix(core, ((uint64_t)outcome->quarantined << 32) | outcome->pool_index);
+    gms_core_mix(core, outcome->budget);
 }
 
 static void store_outcome(struct gms_core *core, uint32_t engine, const struct gms_outcome *outcome, bool decided)

@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-enum { FIELD_NAME = 0, FIELD_KIND = 1, POOL_FIELDS = 4 };
+enum { FIELD_NAME = 0, FIELD_KIND = 1, FIELD_SLOTS = 2, FIELD_BLOCK_BYTES = 3, POOL_FIELDS = 4 };
 
 static bool exists(const struct gms_core_pool *pool)
 {
@@ -26,6 +26,16 @@ uint32_t gms_core_pool_find(const struct gms_core *core, uint64_t name_digest)
         if (exists(&core->pools[i]) && core->pools[i].fields[FIELD_NAME] == name_digest)
             return i;
     return GMS_CORE_NO_POOL;
+}
+
+uint64_t gms_core_pool_kv_bytes(const struct gms_core *core)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < GMS_CORE_MAX_POOLS; i++)
+        if (exists(&core->pools[i]) && core->pools[i].fields[FIELD_KIND] == GMS_POOL_KV)
+            bytes += core->pools[i].fields[FIELD_SLOTS] * core->pools[i].fields[FIELD_BLOCK_BYTES];
+    return bytes;
 }
 
 static uint32_t find_free(const struct gms_core *core)
@@ -44,7 +54,7 @@ static bool creator_lives(const struct gms_core *core, uint64_t creator)
     return false;
 }
 
-static struct gms_text refuse(struct gms_outcome *outcome, uint32_t engine, gms_status status)
+struct gms_text gms_core_refusal(struct gms_outcome *outcome, uint32_t engine, gms_status status)
 {
     struct gms_text text = gms_text_begin(outcome->text, sizeof outcome->text);
 
@@ -76,8 +86,10 @@ static gms_status start_allocate(struct gms_core *core, uint32_t engine, const s
         operation->pool = find_free(core);
         operation->create = true;
         if (operation->pool != GMS_CORE_NO_POOL)
-            return GMS_OK;
-        struct gms_text text = refuse(outcome, engine, GMS_E_NO_CAPACITY);
+            return merged->fields[FIELD_KIND].least == GMS_POOL_KV
+                       ? gms_core_budget_allows(core, engine, merged, outcome)
+                       : GMS_OK;
+        struct gms_text text = gms_core_refusal(outcome, engine, GMS_E_NO_CAPACITY);
         gms_text_count(&text, "the group has ", GMS_CORE_MAX_POOLS);
         gms_text_add(&text, " pools, which is the limit; release one");
         return outcome->status;
@@ -95,7 +107,7 @@ static gms_status start_allocate(struct gms_core *core, uint32_t engine, const s
     for (uint32_t i = FIELD_KIND; i < POOL_FIELDS; i++) {
         if (pool->fields[i] == merged->fields[i].least)
             continue;
-        struct gms_text text = refuse(outcome, engine, GMS_E_MISMATCH);
+        struct gms_text text = gms_core_refusal(outcome, engine, GMS_E_MISMATCH);
         text_pool(&text, pool);
         gms_text_add(&text, " has ");
         gms_text_add(&text, gms_operation_field_name(GMS_OPERATION_ALLOCATE, i));
@@ -104,7 +116,7 @@ static gms_status start_allocate(struct gms_core *core, uint32_t engine, const s
         return outcome->status;
     }
     if (pool->state == GMS_POOL_UNPUBLISHED && pool->creator != incarnation) {
-        struct gms_text text = refuse(outcome, engine, GMS_E_BUSY);
+        struct gms_text text = gms_core_refusal(outcome, engine, GMS_E_BUSY);
         text_pool(&text, pool);
         gms_text_count(&text, " is being published by incarnation ", pool->creator);
         gms_text_add(&text, ", ask again");
@@ -124,7 +136,7 @@ gms_status gms_core_pool_start(struct gms_core *core, uint32_t engine, const str
         return start_allocate(core, engine, merged, operation, outcome);
 
     if (operation->pool == GMS_CORE_NO_POOL) {
-        struct gms_text text = refuse(outcome, engine, GMS_E_NOT_FOUND);
+        struct gms_text text = gms_core_refusal(outcome, engine, GMS_E_NOT_FOUND);
         gms_text_add(&text, "the group has no ");
         text_asked(&text, core, engine);
         return outcome->status;
@@ -133,14 +145,14 @@ gms_status gms_core_pool_start(struct gms_core *core, uint32_t engine, const str
     if (pool->exclusive_mask || pool->shared_mask)
         return GMS_E_NOT_DONE;
     if (!(pool->attached_mask & (1u << engine))) {
-        struct gms_text text = refuse(outcome, engine, GMS_E_REFUSED);
+        struct gms_text text = gms_core_refusal(outcome, engine, GMS_E_REFUSED);
         text_pool(&text, pool);
         gms_text_add(&text, " is not attached by this engine; attach it first");
         return outcome->status;
     }
     if (kind == GMS_OPERATION_PUBLISH &&
         (pool->state != GMS_POOL_UNPUBLISHED || pool->creator != core->engines[engine].incarnation)) {
-        struct gms_text text = refuse(outcome, engine, GMS_E_REFUSED);
+        struct gms_text text = gms_core_refusal(outcome, engine, GMS_E_REFUSED);
         text_pool(&text, pool);
         gms_text_add(&text, pool->state == GMS_POOL_UNPUBLISHED ? " is to be published by its creator, incarnation "
                                                                 : " is published already or is no weights pool; "
@@ -217,6 +229,7 @@ void gms_core_pool_commit(struct gms_core *core, uint32_t engine, struct gms_out
     case GMS_OPERATION_TAKEOVER:
     case GMS_OPERATION_RECLAIM:
     case GMS_OPERATION_EXCHANGE:
+    case GMS_OPERATION_BUDGET:
     case GMS_OPERATION_COUNT:
         break;
     }

@@ -38,6 +38,7 @@ static bool key_is_wellformed(struct gms_core *core, uint32_t engine, uint64_t s
     case GMS_OPERATION_ADOPT:
     case GMS_OPERATION_RELEASE:
     case GMS_OPERATION_EXCHANGE:
+    case GMS_OPERATION_BUDGET:
         if (!key->launch && key->incarnation && key->sequence)
             return true;
         text = answer(core, engine, session, key, GMS_E_PROTOCOL);

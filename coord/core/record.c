@@ -67,6 +67,7 @@ static uint32_t encode(const struct gms_core *core, const struct gms_core_store 
         put(&writer, store->outcome.created, 1);
         put(&writer, store->outcome.freed, 1);
         put(&writer, store->decided, 1);
+        put(&writer, store->outcome.budget, 8);
         break;
     case GMS_STORE_CONDEMNED:
     case GMS_STORE_EPOCH:

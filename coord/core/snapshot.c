@@ -140,6 +140,7 @@ static void walk_outcome(struct walk *walk, struct gms_outcome *outcome)
     FLAG(walk, outcome->freed);
     U64(walk, outcome->pool_creator);
     outcome->pool_state = (enum gms_pool_state)number(walk, (uint64_t)outcome->pool_state, 4, GMS_POOL_STATE_COUNT);
+    U64(walk, outcome->budget);
     text(walk, outcome->text, sizeof outcome->text);
 }
 
@@ -281,6 +282,9 @@ static void walk_state(struct walk *walk, struct gms_core *core)
         walk_slot(walk, &core->engines[e]);
     for (uint32_t i = 0; i < GMS_CORE_MAX_POOLS && !walk->bad; i++)
         walk_pool(walk, &core->pools[i]);
+    U64(walk, core->budget.bytes);
+    U64(walk, core->budget.incarnation);
+    U32(walk, core->budget.rank, GMS_MAX_RANKS);
     walk_transfers(walk, core, core->transfers, GMS_CORE_MAX_TRANSFERS, 0);
     uint32_t ended = walk_transfers(walk, core, core->ended, GMS_CORE_ENDED_TRANSFERS, core->ended_next);
     if (walk->reading)
@@ -291,7 +295,8 @@ static void walk_state(struct walk *walk, struct gms_core *core)
 /* Does what was read fit together? Bytes with a right digest can still come from something else than a core. */
 static bool is_possible(const struct gms_core *core)
 {
-    if (!core->options.world_size || core->writer > core->incarnations || core->identity_of > core->incarnations)
+    if (!core->options.world_size || core->writer > core->incarnations || core->identity_of > core->incarnations ||
+        core->budget.incarnation > core->incarnations)
         return false;
     if (core->serving >= 0 && core->engines[core->serving].role != GMS_ROLE_SERVING)
         return false;

@@ -54,8 +54,10 @@ uint64_t gms_core_role_rows(void)
 uint32_t gms_core_role_facts(enum gms_role role)
 {
     static const uint32_t facts[GMS_ROLE_COUNT] = {
-        [GMS_ROLE_JOINED] = BAD_FACTS | BIT(GMS_FACT_PARKED),  [GMS_ROLE_PARKED] = BAD_FACTS | BIT(GMS_FACT_CLASSIFIED),
-        [GMS_ROLE_PROMOTED] = BAD_FACTS | BIT(GMS_FACT_READY), [GMS_ROLE_SERVING] = BAD_FACTS,
+        [GMS_ROLE_JOINED] = BAD_FACTS | BIT(GMS_FACT_PARKED),
+        [GMS_ROLE_PARKED] = BAD_FACTS | BIT(GMS_FACT_CLASSIFIED) | BIT(GMS_FACT_WANTED),
+        [GMS_ROLE_PROMOTED] = BAD_FACTS | BIT(GMS_FACT_READY),
+        [GMS_ROLE_SERVING] = BAD_FACTS,
         [GMS_ROLE_CONDEMNED] = BIT(GMS_FACT_RETIRED),
     };
     return facts[role];
@@ -84,6 +86,10 @@ void gms_core_fact(struct gms_core *core, uint32_t engine, uint64_t incarnation,
     case GMS_FACT_READY:
         if (!slot->promoted || core->writer != incarnation)
             return; /* one that serves without having adopted would write slots that still are its predecessor's */
+        break;
+    case GMS_FACT_WANTED:
+        if (slot->role != GMS_ROLE_PARKED)
+            return; /* only who is ready can be wanted; said early it would be a surprise later */
         break;
     case GMS_FACT_STICKY:
     case GMS_FACT_STALLED:
@@ -326,16 +332,22 @@ static uint32_t conditions(const struct gms_core *core, const struct gms_ballot 
     return found;
 }
 
-/* Who was parked everywhere first; of several in one round, the lowest engine id. */
-static int32_t candidate(const struct gms_core *core)
+/* Whom an operator wants, else who was parked everywhere first; of several in one round, the lowest engine id. */
+static int32_t candidate(const struct gms_core *core, const struct gms_ballot *merged)
 {
     int32_t best = -1;
+    bool best_wanted = false;
 
     for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++) {
         const struct gms_core_engine *slot = &core->engines[e];
+        bool wanted = merged->facts[e].incarnation == slot->incarnation && merged->facts[e].count[GMS_FACT_WANTED];
 
-        if (slot->role == GMS_ROLE_PARKED && (best < 0 || slot->parked_round < core->engines[best].parked_round))
-            best = (int32_t)e;
+        if (slot->role != GMS_ROLE_PARKED || (best >= 0 && best_wanted > wanted))
+            continue;
+        if (best >= 0 && best_wanted == wanted && slot->parked_round >= core->engines[best].parked_round)
+            continue;
+        best = (int32_t)e;
+        best_wanted = wanted;
     }
     return best;
 }
@@ -366,16 +378,16 @@ static void enter_serving(struct gms_core *core)
     gms_core_store_send(core, gms_core_store_begin(core, GMS_STORE_SERVING, engine));
 }
 
-static void enter_vacant(struct gms_core *core)
+static void enter_vacant(struct gms_core *core, const struct gms_ballot *merged)
 {
-    if (candidate(core) >= 0)
+    if (candidate(core, merged) >= 0)
         return;
     struct gms_text text = gms_core_note(core, GMS_E_AGAIN);
     gms_text_count(&text, "NOBODY SERVES and no engine is ready to take over (epoch ", core->epoch);
     gms_text_add(&text, "): start an engine; the first that is parked on all ranks is promoted");
 }
 
-static void enter(struct gms_core *core, enum gms_takeover_state state)
+static void enter(struct gms_core *core, const struct gms_ballot *merged, enum gms_takeover_state state)
 {
     core->takeover = state;
     gms_core_mix(core, (uint64_t)state);
@@ -387,7 +399,7 @@ static void enter(struct gms_core *core, enum gms_takeover_state state)
         enter_serving(core);
         break;
     case GMS_TAKEOVER_VACANT:
-        enter_vacant(core);
+        enter_vacant(core, merged);
         break;
     case GMS_TAKEOVER_FENCING:
     case GMS_TAKEOVER_CLASSIFYING:
@@ -403,7 +415,8 @@ static void advance(struct gms_core *core, const struct gms_ballot *merged)
     while (moved) {
         moved = false;
         if (core->successor < 0 && (core->takeover == GMS_TAKEOVER_VACANT || core->takeover == GMS_TAKEOVER_FENCING)) {
-            core->successor = candidate(core); /* chosen early: each rank classifies as soon as it is fenced itself */
+            core->successor =
+                candidate(core, merged); /* chosen early: each rank classifies as soon as it is fenced itself */
             if (core->successor >= 0)
                 gms_core_mix(core, core->engines[core->successor].incarnation);
         }
@@ -414,7 +427,7 @@ static void advance(struct gms_core *core, const struct gms_ballot *merged)
             if (row->state != core->takeover || (found & row->with) != row->with || (found & row->without))
                 continue;
             core->rows.takeover |= UINT64_C(1) << i;
-            enter(core, row->next);
+            enter(core, merged, row->next);
             moved = true;
         }
     }

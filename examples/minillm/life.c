@@ -357,6 +357,11 @@ int life_event(struct engine *e)
     return gms_status_is_fatal_to_engine(status) ? failed("coordinator", status, &error) : 0;
 }
 
+bool life_asked_to_park(const struct engine *e)
+{
+    return e->gms != NULL && gms_asked_to_park(e->gms->session);
+}
+
 void life_end(struct engine *e)
 {
     if (e->gms == NULL)

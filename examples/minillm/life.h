@@ -18,6 +18,8 @@ int life_serve(struct engine *engine, const char *endpoint);
 void life_work(struct engine *engine, uint32_t requests);
 /* Something arrived from the coordinator. 0: go on. */
 int life_event(struct engine *engine);
+/* An operator wants it out of service (gms-ctl park). */
+bool life_asked_to_park(const struct engine *engine);
 int life_event_fd(const struct engine *engine); /* -1: none */
 void life_end(struct engine *engine);
 

@@ -105,6 +105,8 @@ static int poll_once(struct loop *l, int64_t timeout_ns)
         return 0;
     l->event_muted_until = now + EVENT_MUTE_NS;
     int code = life_event(e);
+    if (code == 0 && life_asked_to_park(e))
+        code = EXIT_ASKED_TO_END; /* streams go on at the successor, from the last token that was sent */
     /* What a dead engine might have written was out of use; what is known to be quiet comes back now. */
     for (uint32_t slot = 0; code == 0 && e->kv.backend->returned(&e->kv, &slot);)
         scheduler_include(l->scheduler, slot);

@@ -135,13 +135,18 @@ struct gms_tag {
 
 /*
  * Names the parts of this engine's memory and what happens to each on park; once, before gms_join, which compares the
- * list over all ranks. Without this call it is the preset "shadow_failover": weights and graphs are kept, kv is
- * swapped. Whatever is not kept or swapped costs driver calls in the takeover: release only what a device cannot hold
- * twice. Errors: INVALID (a name that is empty or stands there twice, an unknown policy, too many), REFUSED (joined
- * already).
+ * list over all ranks and names rank, tag and both policies where it differs. Without this call it is the
+ * deployment's parking preset, "shadow_failover" unless the deployment file says otherwise: weights and graphs are
+ * kept, kv is swapped. Whatever is not kept or swapped costs driver calls in the takeover: release only what a device
+ * cannot hold twice. The policy says what the contents need; the preset may have another way of giving that: KEEP and
+ * SAVE for each other, either of them for RELEASE (gms_tag_report tells what came of it). Errors: INVALID (a name that
+ * is empty or stands there twice, an unknown policy, too many), REFUSED (joined already; the preset would lose
+ * contents that this engine needs).
  */
 GMS_API gms_status gms_tags_set(gms_session *session, const struct gms_tag *tags, uint32_t count,
                                 struct gms_error *ret_error);
+/* The name of the deployment's parking preset; valid until gms_close. */
+GMS_API const char *gms_parking_preset(const gms_session *session);
 
 /*
  * Private memory of this engine under one of its tags, at an address that stays the same until gms_region_free; of the
@@ -204,11 +209,22 @@ struct gms_pool_description {
 };
 
 /*
+ * COLLECTIVE. How many bytes the kv pools of the group may have on each rank: the least that any rank can spare beside
+ * weights and shadows (`budget` in the deployment file), agreed by all ranks, so that an engine which divides it by its
+ * block size has the same number of slots everywhere. To be asked after the weights are attached and before the first
+ * kv pool. The number stands while the group has a kv pool, and is what a larger one is refused by (NO_CAPACITY); when
+ * there is none it is agreed anew, with what parked shadows were measured to need meanwhile. Errors: UNSUPPORTED (no
+ * rank knows how much memory it has), EXPIRED, AGAIN.
+ */
+GMS_API gms_status gms_kv_budget(gms_session *session, uint64_t *ret_bytes, struct gms_error *ret_error);
+
+/*
  * COLLECTIVE. Creates the pool on all ranks if the group does not have it, else attaches the group's. It is mapped at
  * an address that stays the same for the life of the session: weights  writable for the one engine that is to publish
  * them, read-only once published; kv       private scratch memory of the same size until gms_park puts the group's
  * memory in its place. While another engine is publishing, waits for it (bounded by the operation timeout, then AGAIN).
- * Asked for again as it is, the same pool is given. Errors: NO_CAPACITY (names the rank, what was asked, what is free),
+ * Asked for again as it is, the same pool is given. Errors: NO_CAPACITY (names the rank, what was asked, what is free
+ * of the capacity or of the kv budget),
  * MISMATCH, AGAIN, EXPIRED, EXISTS (this session has it with another kind or size), REFUSED (a kv pool after gms_park).
  */
 GMS_API gms_status gms_pool_attach(gms_session *session, const struct gms_pool_description *description,
@@ -291,6 +307,11 @@ GMS_API gms_status gms_adopt(gms_session *session, struct gms_adoption *ret_adop
 GMS_API gms_status gms_wake(gms_session *session, struct gms_error *ret_error);
 /* Ends the waiting of a gms_wake that runs in another thread. */
 GMS_API void gms_wake_cancel(gms_session *session);
+
+/* 1: an operator wants this engine out of service (gms-ctl park): it should take no more requests, finish or give up
+ * what runs, close its session and end; a shadow takes over, and whoever starts engines starts it again, to park. Known
+ * when gms_wait_promotion was called because gms_event_fd was readable. An engine that never asks is not affected. */
+GMS_API int gms_asked_to_park(const gms_session *session);
 
 /*
  * Declares this rank ready to serve and blocks until every rank has. REFUSED while something that parking gave away is

@@ -19,6 +19,7 @@
 #include "core/ballot.h"
 #include "gms-ctl/answers.h"
 #include "gms-ctl/control.h"
+#include "gms-ctl/handover.h"
 #include "gms-ctl/table.h"
 #include "gms/version.h"
 
@@ -43,6 +44,11 @@ static const char doc[] =
     "  takeover ENGINE   condemn ENGINE; a parked shadow takes over\n"
     "  drain ENGINE      the same, only if a shadow is parked, and waits until it\n"
     "                    serves; nothing to do if ENGINE does not serve\n"
+    "  park ENGINE       out of service, until it is a parked shadow: one that serves\n"
+    "                    is asked to hand over and end, and is waited for until it is\n"
+    "                    started again and parked; one that warms up is waited for\n"
+    "  wake ENGINE       into service: this parked shadow takes over from the engine\n"
+    "                    that serves, which is condemned\n"
     "  env ENGINE        the agreed variables of ENGINE on each rank here, unusual\n"
     "                    bytes as \\xNN\n"
     "  log ENGINE        what ENGINE said last, if gms-up started it\n"
@@ -64,7 +70,9 @@ static const struct argp_option option_table[] = {
      "status: the document of --rank as received, or an array with one entry per rank; serving: the whole record", 0},
     {"watch", KEY_WATCH, "TIME", OPTION_ARG_OPTIONAL, "status: again and again, every TIME (default 1s)", 0},
     {"timeout", KEY_TIMEOUT, "TIME", 0,
-     "For one answer (default 5s); down: until they are gone (default 30s); wait: until the goal (default 60s)", 0},
+     "For one answer (default 5s); down, drain: until they are gone (default 30s); wait, wake: until the goal "
+     "(default 60s); park: until it is parked (default 10min)",
+     0},
     {"log-level", KEY_LEVEL, "LEVEL", 0, "error, warning, notice (default), info, debug", 0},
     {"log-destination", KEY_DESTINATION, "WHERE", 0, "stderr (default), file:PATH or journald", 0},
     {0},
@@ -596,6 +604,30 @@ static int drain_command(const struct options *options, uint32_t engine)
     return exit_code;
 }
 
+static int hand_over(const struct options *options, uint32_t engine, uint64_t seconds,
+                     gms_status (*run)(const char *, uint32_t, uint64_t, char *, struct gms_error *))
+{
+    char text[256];
+    struct gms_error error;
+    gms_status status = run(options->run_dir, engine, gms_clock_ns() + timeout_or(options, seconds), text, &error);
+
+    if (status != GMS_OK) {
+        return complain(status, &error);
+    }
+    printf("%s\n", text);
+    return 0;
+}
+
+static int park_command(const struct options *options, uint32_t engine)
+{
+    return hand_over(options, engine, 600, gms_handover_park);
+}
+
+static int wake_command(const struct options *options, uint32_t engine)
+{
+    return hand_over(options, engine, 60, gms_handover_wake);
+}
+
 /* Holds a connection to every rank here, tells one, and waits until all connections have ended. */
 static int down_command(const struct options *options)
 {
@@ -684,7 +716,8 @@ int main(int argc, char **argv)
     static const struct argp parser = {
         option_table,
         parse_option,
-        "status | serving | wait GOAL | takeover ENGINE | drain ENGINE | env ENGINE | log ENGINE | down",
+        "status | serving | wait GOAL | takeover ENGINE | drain ENGINE | park ENGINE | wake ENGINE | env ENGINE |\n"
+        "log ENGINE | down",
         doc,
         NULL,
         NULL,
@@ -701,7 +734,8 @@ int main(int argc, char **argv)
         options.run_dir = getenv("GMS_RUN_DIR");
     }
     if (options.word_count == 0) {
-        return usage_error("no command: one of status, serving, wait GOAL, takeover, drain, env or log ENGINE, down");
+        return usage_error(
+            "no command: one of status, serving, wait GOAL, takeover, drain, park, wake, env or log ENGINE, down");
     }
     if (options.run_dir == NULL || *options.run_dir == '\0') {
         return usage_error("no run directory: give --run-dir DIR or set GMS_RUN_DIR");
@@ -724,18 +758,22 @@ int main(int argc, char **argv)
     static const struct {
         const char *word;
         int (*run)(const struct options *options, uint32_t engine);
-    } about_engines[] = {{"drain", drain_command}, {"env", env_command}, {"log", log_command}};
+    } about_engines[] = {{"drain", drain_command},
+                         {"park", park_command},
+                         {"wake", wake_command},
+                         {"env", env_command},
+                         {"log", log_command}};
     for (size_t i = 0; i < sizeof about_engines / sizeof about_engines[0]; i++) {
         if (strcmp(options.words[0], about_engines[i].word) != 0) {
             continue;
         }
         if (options.word_count != 2 || !parse_number(options.words[1], GMS_MAX_ENGINES - 1, &engine)) {
-            return usage_error("drain, env and log ENGINE: which engine, a number from 0 to 7");
+            return usage_error("drain, park, wake, env and log ENGINE: which engine, a number from 0 to 7");
         }
         return about_engines[i].run(&options, engine);
     }
     if (options.word_count != 1) {
-        return usage_error("only takeover, drain, env, log and wait take an argument");
+        return usage_error("only takeover, drain, park, wake, env, log and wait take an argument");
     }
     if (strcmp(options.words[0], "status") == 0) {
         return status_command(&options);
@@ -746,5 +784,6 @@ int main(int argc, char **argv)
     if (strcmp(options.words[0], "down") == 0) {
         return down_command(&options);
     }
-    return usage_error("unknown command: one of status, serving, wait GOAL, takeover, drain, env or log ENGINE, down");
+    return usage_error(
+        "unknown command: one of status, serving, wait GOAL, takeover, drain, park, wake, env or log ENGINE, down");
 }

@@ -328,6 +328,73 @@ static void write_pools(FILE *stream, const struct gms_rank_status *ranks, size_
     }
 }
 
+/* What kv pools may have, and what parked engines keep, tag by tag. */
+static void write_budget(FILE *stream, const struct gms_rank_status *ranks, size_t count, const struct style *style)
+{
+    const json_t *first = json_object_get(first_document(ranks, count), "budget");
+    int64_t agreed = 0;
+
+    if (first == NULL || !number_of(first, "agreed_bytes", &agreed) || agreed == 0) {
+        return;
+    }
+    fprintf(stream, "\n%skv budget%s  %s on each rank (the least, rank %s), parking preset %s\n", style->bold,
+            style->off, size_of(first, "agreed_bytes"), digits_of(first, "agreed_rank"), text_of(first, "preset"));
+    fprintf(stream, "%s%-6s %10s %10s %10s %18s  %s%s\n", style->bold, "rank", "of", "weights", "percent",
+            "for each shadow", "measured by", style->off);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *budget = json_object_get(ranks[i].document, "budget");
+
+        if (budget != NULL) {
+            fprintf(stream, "%-6u %10s %10s %10s %18s  %s\n", ranks[i].rank, size_of(budget, "total_bytes"),
+                    size_of(budget, "weights_bytes"), digits_of(budget, "percent"), size_of(budget, "kept_bytes"),
+                    text_of(budget, "measured_by"));
+        }
+    }
+}
+
+static void write_milliseconds(FILE *stream, const json_t *tag, const char *key)
+{
+    int64_t ns = 0;
+
+    if (number_of(tag, key, &ns) && ns > 0) {
+        fprintf(stream, " %9.3f", (double)ns / 1e6);
+    } else {
+        fprintf(stream, " %9s", "-");
+    }
+}
+
+static void write_parked(FILE *stream, const struct gms_rank_status *ranks, size_t count, const struct style *style)
+{
+    bool any = false;
+
+    for (size_t i = 0; i < count; i++) {
+        const json_t *engine, *tag;
+        size_t e, t;
+
+        json_array_foreach(json_object_get(ranks[i].document, "engines"), e, engine)
+        {
+            const json_t *memory = json_object_get(engine, "memory");
+
+            json_array_foreach(json_object_get(memory, "tags"), t, tag)
+            {
+                if (!any) {
+                    fprintf(stream, "\n%s%-6s %4s  %-16s %-8s %10s %9s %9s   %s%s\n", style->bold, "engine", "rank",
+                            "tag", "parked", "bytes", "park ms", "wake ms", "keeps beside pools", style->off);
+                }
+                any = true;
+                fprintf(stream, "%-6s %4u  %-16s %-8s %10s", digits_of(engine, "engine"), ranks[i].rank,
+                        text_of(tag, "tag"), text_of(tag, "policy"), size_of(tag, "bytes"));
+                write_milliseconds(stream, tag, "park_ns");
+                write_milliseconds(stream, tag, "wake_ns");
+                if (t == 0) {
+                    fprintf(stream, "   %s %s", size_of(memory, "footprint_bytes"), text_of(memory, "measured_by"));
+                }
+                fputc('\n', stream);
+            }
+        }
+    }
+}
+
 static const json_t *last_takeover(const json_t *document)
 {
     const json_t *takeovers = json_object_get(document, "takeovers");
@@ -468,6 +535,8 @@ void gms_table_write(FILE *stream, const struct gms_rank_status *ranks, size_t c
         write_engines(stream, ranks, count, style);
         write_ranks(stream, ranks, count, style);
         write_pools(stream, ranks, count, style);
+        write_budget(stream, ranks, count, style);
+        write_parked(stream, ranks, count, style);
         write_takeover(stream, ranks, count, style);
         write_suspects(stream, ranks, count, style);
         write_transfers(stream, ranks, count, style);

@@ -348,6 +348,10 @@ bool server_request(struct server *server, struct server_client *client, struct 
     case GMS_MESSAGE_TRANSFER_END:
     case GMS_MESSAGE_TRANSFER_WAIT:
     case GMS_MESSAGE_TRANSFER_RESULT:
+    case GMS_MESSAGE_MEMORY:
+    case GMS_MESSAGE_PARK:
+    case GMS_MESSAGE_WAKE:
+    case GMS_MESSAGE_ASKED:
     case GMS_MESSAGE_TRANSFER_STALLED:
     case GMS_MESSAGE_STATUS_REPLY:
     case GMS_MESSAGE_TAKEOVER:

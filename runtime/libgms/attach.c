@@ -171,7 +171,9 @@ gms_status gms_link_welcomed(struct gms_session *session, const struct gms_messa
         return gms_fail(ret_error, GMS_E_REFUSED,
                         "the deployment has %" PRIu32 " ranks now, and had %" PRIu32 " when this engine joined",
                         message->welcome.world_size, session->world_size);
-    const gms_status status = choose_memory(session, message, ret_error);
+    gms_status status = choose_memory(session, message, ret_error);
+    if (status == GMS_OK && session->world == 0)
+        status = gms_tags_take_preset(session, message, ret_error);
     if (status != GMS_OK)
         return status;
     session->world = message->welcome.world;
@@ -211,6 +213,7 @@ static gms_status say_again(struct gms_session *session, uint64_t deadline_ns, s
     if (session->incarnation == 0)
         return GMS_OK;
     if (session->parked) {
+        gms_tags_tell(session);
         struct gms_message parked = {.type = GMS_MESSAGE_PARKED, .plain = {.incarnation = session->incarnation}};
         status = gms_session_send(session, &parked, deadline_ns, ret_error);
     }

@@ -144,6 +144,10 @@ static bool file_message(struct gms_session *session, const struct gms_message *
     case GMS_MESSAGE_RECLAIMED:
         gms_returned_file(session, message);
         return true;
+    case GMS_MESSAGE_ASKED:
+        session->asked_to_park =
+            session->asked_to_park || (message->plain.incarnation == session->incarnation && session->incarnation != 0);
+        return true;
     case GMS_MESSAGE_TRANSFER_STALLED: /* the coordinator has logged it; the transfer goes on */
         return true;
     case GMS_MESSAGE_HELLO:
@@ -163,6 +167,9 @@ static bool file_message(struct gms_session *session, const struct gms_message *
     case GMS_MESSAGE_STATUS:
     case GMS_MESSAGE_STATUS_REPLY:
     case GMS_MESSAGE_TAKEOVER:
+    case GMS_MESSAGE_MEMORY:
+    case GMS_MESSAGE_PARK:
+    case GMS_MESSAGE_WAKE:
     case GMS_MESSAGE_SHUTDOWN:
     case GMS_MESSAGE_COPY:
     case GMS_MESSAGE_WATCH:

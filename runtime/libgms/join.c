@@ -106,24 +106,40 @@ static void describe_place(const struct gms_session *session, char ret_limit[64]
     snprintf(ret_file, 128, "(file of FAILOVER_LOCK_PATH)=%s", file);
 }
 
+/* How this engine parks, as lines of the same kind: where ranks differ the refusal names tag and both policies. */
+enum { TAG_LINE_BYTES = GMS_NAME_BYTES + 32 };
+static uint32_t describe_tags(struct gms_session *session, char (*ret_lines)[TAG_LINE_BYTES])
+{
+    gms_tags_want(session);
+    snprintf(ret_lines[0], TAG_LINE_BYTES, "(parking preset)=%s", gms_parking_preset(session));
+    for (uint32_t i = 0; i < session->tag_count; i++)
+        snprintf(ret_lines[i + 1], TAG_LINE_BYTES, "(tag %s)=%s", session->tags[i].tag.name,
+                 gms_park_policy_name(session->tags[i].tag.policy));
+    return session->tag_count + 1;
+}
+
 /* "NAME=VALUE\0" repeated, in order, behind *inout_used bytes. */
-static gms_status list_variables(const struct gms_session *session, char *buffer, size_t capacity, size_t *inout_used,
+static gms_status list_variables(struct gms_session *session, char *buffer, size_t capacity, size_t *inout_used,
                                  struct gms_error *ret_error)
 {
     size_t count = 0, filled = 0, wanted = *inout_used;
-    char limit[64], file[128];
+    char limit[64], file[128], tags[GMS_MAX_TAGS + 1][TAG_LINE_BYTES];
+    const uint32_t tag_lines = describe_tags(session, tags);
     describe_place(session, limit, file);
     for (char **variable = environ; variable != NULL && *variable != NULL; variable++)
         count += agreed_variable(*variable);
-    const char **list = malloc((count + 2) * sizeof *list);
+    const size_t room = count + 2 + tag_lines;
+    const char **list = malloc(room * sizeof *list);
     if (list == NULL)
         return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for a list of %zu variables", count);
     list[filled++] = limit;
     if (file[0] != '\0')
         list[filled++] = file;
-    for (char **variable = environ; variable != NULL && *variable != NULL && filled < count + 2; variable++)
+    for (char **variable = environ; variable != NULL && *variable != NULL && filled < room - tag_lines; variable++)
         if (agreed_variable(*variable))
             list[filled++] = *variable;
+    for (uint32_t i = 0; i < tag_lines; i++)
+        list[filled++] = tags[i];
     qsort(list, filled, sizeof *list, compare_text);
     for (size_t i = 0; i < filled; i++) {
         const size_t bytes = strlen(list[i]) + 1;

@@ -79,6 +79,7 @@ gms_status gms_park(gms_session *session, struct gms_error *ret_error)
         status = park_memory(session, ret_error);
     if (status != GMS_OK)
         return status;
+    gms_tags_tell(session);
     struct gms_message parked = {.type = GMS_MESSAGE_PARKED, .plain = {.incarnation = session->incarnation}}, reply;
     status = gms_session_ask(session, &parked, gms_session_deadline(session), &reply, ret_error);
     if (status != GMS_OK)
@@ -191,7 +192,14 @@ gms_status gms_wake(gms_session *session, struct gms_error *ret_error)
     session->park_state = status == GMS_OK         ? GMS_STATE_AWAKE
                           : status == GMS_E_STICKY ? GMS_STATE_FAILED
                                                    : GMS_STATE_PARKED;
+    if (status == GMS_OK)
+        gms_tags_tell(session);
     return status;
+}
+
+int gms_asked_to_park(const gms_session *session)
+{
+    return session->asked_to_park;
 }
 
 gms_status gms_serve(gms_session *session, const char *endpoint, struct gms_error *ret_error)

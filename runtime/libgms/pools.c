@@ -389,3 +389,17 @@ gms_status gms_pool_release(gms_pool *pool, struct gms_error *ret_error)
     gms_pool_free(pool);
     return GMS_OK;
 }
+
+gms_status gms_kv_budget(gms_session *session, uint64_t *ret_bytes, struct gms_error *ret_error)
+{
+    struct gms_message proposal = {0}, reply;
+    gms_status status = gms_session_ready(session, true, gms_session_deadline(session), ret_error);
+    proposal.propose.kind = GMS_OPERATION_BUDGET;
+    if (status == GMS_OK)
+        status = gms_session_propose(session, &proposal, &reply, ret_error);
+    if (status != GMS_OK)
+        return status;
+    gms_message_close_fds(&reply);
+    *ret_bytes = reply.reply.bytes;
+    return GMS_OK;
+}

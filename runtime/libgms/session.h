@@ -19,6 +19,7 @@
 #include "gms/engine.h"
 #include "vmm/vmm.h"
 #include "wire/channel.h"
+#include "wire/tags.h"
 
 enum {
     GMS_TRANSFER_RESULTS = 64,
@@ -186,6 +187,10 @@ struct gms_session {
     enum gms_park_state park_state;
     struct gms_tag_state tags[GMS_MAX_TAGS];
     uint32_t tag_count;
+    char preset[GMS_NAME_BYTES]; /* the deployment's, as it was when this session was opened */
+    struct gms_tag_report preset_tags[GMS_MAX_TAGS];
+    uint32_t preset_count;
+    bool asked_to_park;
     struct gms_region *regions; /* owned */
     uint64_t mapping_epoch;
     _Atomic bool wake_cancelled;
@@ -262,8 +267,13 @@ void gms_pool_free(struct gms_pool *pool); /* NULL and half-built ones allowed *
 
 /* tags.c */
 
+/* The deployment's preset, from its first WELCOME. PROTOCOL: it cannot be read. */
+gms_status gms_tags_take_preset(struct gms_session *session, const struct gms_message *welcome,
+                                struct gms_error *ret_error);
 /* The preset, where the engine has not said anything. */
 void gms_tags_want(struct gms_session *session);
+/* Tells the coordinator what tags hold and took; best effort, nothing depends on it. */
+void gms_tags_tell(struct gms_session *session);
 void gms_tags_note_park(struct gms_session *session, const struct gms_pool *pool, uint64_t duration_ns);
 uint64_t gms_tags_digest(const struct gms_session *session);
 /* Gives back what is not kept while parked. After a failure some may be given back: gms_regions_whole tells. */

@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "vmm/cuda.h"
 
-enum { RETRY_MS = 200 };
+enum { RETRY_MS = 200, TELL_MS = 20 };
 
 static const struct gms_tag shadow_failover[] = {
     {"weights", GMS_PARK_KEEP}, {"kv", GMS_PARK_SWAP}, {"graphs", GMS_PARK_KEEP}};
@@ -52,22 +52,131 @@ static void take_tags(struct gms_session *session, const struct gms_tag *tags, u
     session->tag_count = count;
 }
 
+static bool find_tag(const struct gms_session *session, const char *name, uint32_t *ret_tag)
+{
+    for (uint32_t i = 0; i < session->tag_count; i++) {
+        if (strcmp(session->tags[i].tag.name, name) == 0) {
+            *ret_tag = i;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ------------------------------------------------------------------------------------------------- preset ----- */
+
+gms_status gms_tags_take_preset(struct gms_session *session, const struct gms_message *welcome,
+                                struct gms_error *ret_error)
+{
+    const struct gms_bytes *name = &welcome->welcome.preset;
+    if (name->length >= sizeof session->preset ||
+        !gms_tags_unpack(&welcome->welcome.preset_tags, session->preset_tags, &session->preset_count))
+        return gms_fail(ret_error, GMS_E_PROTOCOL,
+                        "coordinator rank %" PRIu32 " names a parking preset in %" PRIu32 " bytes and %" PRIu32
+                        " of tags, which cannot be read",
+                        session->rank, name->length, welcome->welcome.preset_tags.length);
+    if (name->length > 0)
+        memcpy(session->preset, name->data, name->length);
+    session->preset[name->length] = '\0';
+    return GMS_OK;
+}
+
+const char *gms_parking_preset(const gms_session *session)
+{
+    return session->preset[0] != '\0' ? session->preset : "shadow_failover";
+}
+
+/* What the deployment says about this tag; NULL: nothing. "*" is about all but the group's own memory. */
+static const struct gms_tag *preset_of(const struct gms_session *session, const char *name)
+{
+    const bool of_group = strcmp(name, "weights") == 0 || strcmp(name, "kv") == 0;
+    const struct gms_tag *found = NULL;
+    for (uint32_t i = 0; i < session->preset_count; i++) {
+        const struct gms_tag *tag = &session->preset_tags[i].tag;
+        if (strcmp(tag->name, name) == 0)
+            return tag;
+        if (strcmp(tag->name, "*") == 0 && !of_group)
+            found = tag;
+    }
+    return found;
+}
+
+/* May the deployment have `preset` where the engine said `own`? It chooses how contents are kept, and whether what may
+ * be lost is; that contents may be lost, or what the group's memory replaces, only the engine knows. */
+static bool may_be(uint32_t own, uint32_t preset)
+{
+    if (own == preset)
+        return true;
+    if (own == GMS_PARK_SWAP || preset == GMS_PARK_SWAP || preset == GMS_PARK_RELEASE)
+        return false;
+    return true;
+}
+
+static gms_status apply_preset(struct gms_session *session, struct gms_error *ret_error)
+{
+    for (uint32_t i = 0; i < session->tag_count; i++) {
+        struct gms_tag *own = &session->tags[i].tag;
+        const struct gms_tag *preset = preset_of(session, own->name);
+        if (preset == NULL)
+            continue;
+        if (may_be(own->policy, preset->policy))
+            own->policy = preset->policy;
+        else if (preset->name[0] != '*')
+            return gms_fail(ret_error, GMS_E_REFUSED,
+                            "tag %s: this engine says %s, which parking preset %s must not make %s: take the tag out "
+                            "of the preset, or choose another",
+                            own->name, gms_park_policy_name(own->policy), gms_parking_preset(session),
+                            gms_park_policy_name(preset->policy));
+    }
+    return GMS_OK;
+}
+
 gms_status gms_tags_set(gms_session *session, const struct gms_tag *tags, uint32_t count, struct gms_error *ret_error)
 {
     if (session->incarnation != 0)
         return gms_fail(ret_error, GMS_E_REFUSED, "tags are set before gms_join, which compares them");
     if (session->regions != NULL)
         return gms_fail(ret_error, GMS_E_REFUSED, "tags are set before the first gms_region_alloc");
-    const gms_status status = check_tags(tags, count, ret_error);
-    if (status == GMS_OK)
-        take_tags(session, tags, count);
+    gms_status status = check_tags(tags, count, ret_error);
+    if (status != GMS_OK)
+        return status;
+    take_tags(session, tags, count);
+    status = apply_preset(session, ret_error);
+    if (status != GMS_OK)
+        session->tag_count = 0; /* nothing is set */
     return status;
 }
 
+/* The engine has said nothing, so what the deployment names is its word: the usual three, and whatever else it has. */
 void gms_tags_want(struct gms_session *session)
 {
-    if (session->tag_count == 0)
-        take_tags(session, shadow_failover, sizeof shadow_failover / sizeof shadow_failover[0]);
+    if (session->tag_count != 0)
+        return;
+    take_tags(session, shadow_failover, sizeof shadow_failover / sizeof shadow_failover[0]);
+    for (uint32_t i = 0; i < session->preset_count; i++) {
+        const struct gms_tag *preset = &session->preset_tags[i].tag;
+        uint32_t tag = session->tag_count;
+        if (preset->name[0] == '*' || (!find_tag(session, preset->name, &tag) && tag == GMS_MAX_TAGS))
+            continue;
+        session->tags[tag].tag = *preset;
+        session->tag_count += tag == session->tag_count;
+    }
+    (void)apply_preset(session, NULL);
+}
+
+void gms_tags_tell(struct gms_session *session)
+{
+    struct gms_tag_report reports[GMS_MAX_TAGS];
+    uint8_t packed[GMS_TAGS_BYTES];
+    uint32_t count = 0;
+    while (gms_tag_report(session, count, &reports[count]) == GMS_OK)
+        count++;
+    struct gms_message memory = {
+        .type = GMS_MESSAGE_MEMORY,
+        .memory = {.incarnation = session->incarnation, .awake = session->park_state == GMS_STATE_AWAKE}};
+    memory.memory.tags = (struct gms_bytes){packed, gms_tags_pack(reports, count, packed)};
+    if (session->link == GMS_LINK_UP || session->link == GMS_LINK_GREETING)
+        (void)gms_session_send(session, &memory, gms_clock_ns() + TELL_MS * GMS_NS_PER_MS, NULL);
 }
 
 uint64_t gms_tags_digest(const struct gms_session *session)
@@ -78,17 +187,6 @@ uint64_t gms_tags_digest(const struct gms_session *session)
         digest = XXH3_64bits_withSeed(tag->name, strlen(tag->name) + 1, digest + tag->policy);
     }
     return digest;
-}
-
-static bool find_tag(const struct gms_session *session, const char *name, uint32_t *ret_tag)
-{
-    for (uint32_t i = 0; i < session->tag_count; i++) {
-        if (strcmp(session->tags[i].tag.name, name) == 0) {
-            *ret_tag = i;
-            return true;
-        }
-    }
-    return false;
 }
 
 static bool pool_has_tag(const struct gms_session *session, const struct gms_pool *pool, uint32_t tag)

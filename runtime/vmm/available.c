@@ -66,13 +66,17 @@ static bool read_number(const char *directory, const char *name, uint64_t *ret_n
     return true;
 }
 
-static uint64_t left_in_group(const char *directory, const struct hierarchy *names)
+/* What the group may have at all (`whole`), or still. */
+static uint64_t left_in_group(const char *directory, const struct hierarchy *names, bool whole)
 {
     char path[PATH_MAX];
     char text[TEXT_BYTES];
     uint64_t limit = 0;
     uint64_t usage = 0;
 
+    if (whole) {
+        return read_number(directory, names->limit, &limit) ? limit : UINT64_MAX;
+    }
     if (!read_number(directory, names->limit, &limit) || !read_number(directory, names->usage, &usage)) {
         return UINT64_MAX;
     }
@@ -89,7 +93,8 @@ static uint64_t left_in_group(const char *directory, const struct hierarchy *nam
 }
 
 /* The group at `group` and everything above it. */
-static uint64_t left_in_groups(const char *root, const struct hierarchy *names, const char *group, size_t group_bytes)
+static uint64_t left_in_groups(const char *root, const struct hierarchy *names, const char *group, size_t group_bytes,
+                               bool whole)
 {
     char directory[PATH_MAX];
     uint64_t least = UINT64_MAX;
@@ -104,7 +109,7 @@ static uint64_t left_in_groups(const char *root, const struct hierarchy *names, 
             length--;
         }
         directory[length] = '\0';
-        const uint64_t left = left_in_group(directory, names);
+        const uint64_t left = left_in_group(directory, names, whole);
         least = left < least ? left : least;
         if (length <= top) {
             return least;
@@ -115,7 +120,7 @@ static uint64_t left_in_groups(const char *root, const struct hierarchy *names, 
     }
 }
 
-uint64_t gms_vmm_available_bytes(const char *proc, const char *cgroup)
+static uint64_t least_of_all(const char *proc, const char *cgroup, bool whole)
 {
     char path[PATH_MAX];
     char text[TEXT_BYTES];
@@ -123,7 +128,7 @@ uint64_t gms_vmm_available_bytes(const char *proc, const char *cgroup)
     uint64_t number = 0;
 
     if (snprintf(path, sizeof(path), "%s/meminfo", proc) < (int)sizeof(path) && read_text(path, text) &&
-        find_number(text, "MemAvailable", &number)) {
+        find_number(text, whole ? "MemTotal" : "MemAvailable", &number)) {
         least = number * 1024;
     }
     if (snprintf(path, sizeof(path), "%s/self/cgroup", proc) >= (int)sizeof(path) || !read_text(path, text)) {
@@ -141,16 +146,26 @@ uint64_t gms_vmm_available_bytes(const char *proc, const char *cgroup)
 
             *group = '\0';
             if (controllers[1] == '\0') {
-                left = left_in_groups(cgroup, &v2, group + 1, group_bytes);
-                const uint64_t beside = left_in_groups(cgroup, &v2_beside_v1, group + 1, group_bytes);
+                left = left_in_groups(cgroup, &v2, group + 1, group_bytes, whole);
+                const uint64_t beside = left_in_groups(cgroup, &v2_beside_v1, group + 1, group_bytes, whole);
                 left = beside < left ? beside : left;
             } else if (strcmp(controllers + 1, "memory") == 0 || strncmp(controllers + 1, "memory,", 7) == 0 ||
                        strstr(controllers + 1, ",memory")) {
-                left = left_in_groups(cgroup, &v1, group + 1, group_bytes);
+                left = left_in_groups(cgroup, &v1, group + 1, group_bytes, whole);
             }
             least = left < least ? left : least;
         }
         line += line_bytes + (line[line_bytes] == '\n');
     }
     return least;
+}
+
+uint64_t gms_vmm_available_bytes(const char *proc, const char *cgroup)
+{
+    return least_of_all(proc, cgroup, false);
+}
+
+uint64_t gms_vmm_total_bytes(const char *proc, const char *cgroup)
+{
+    return least_of_all(proc, cgroup, true);
 }

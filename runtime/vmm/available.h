@@ -12,4 +12,7 @@
  */
 uint64_t gms_vmm_available_bytes(const char *proc, const char *cgroup);
 
+/* The least of MemTotal and of the limits of those cgroups: what this process could have if nobody else had any. */
+uint64_t gms_vmm_total_bytes(const char *proc, const char *cgroup);
+
 #endif

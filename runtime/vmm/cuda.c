@@ -374,9 +374,10 @@ static gms_status cuda_map_scratch(void *address, uint64_t bytes, struct gms_err
     if (status != GMS_OK) {
         return status;
     }
+    /* A piece that is shown again and again, and a shorter one at the end. */
     struct gms_cu_mapping mapping = {.address = (uintptr_t)address,
                                      .bytes = bytes,
-                                     .piece_bytes = bytes < GMS_VMM_SCRATCH_BYTES ? bytes : GMS_VMM_SCRATCH_BYTES,
+                                     .piece_bytes = bytes <= GMS_VMM_SCRATCH_BYTES ? bytes : GMS_VMM_SCRATCH_BYTES / 2,
                                      .access = GMS_VMM_READ_WRITE,
                                      .limit = GMS_VMM_READ_WRITE};
     const uint64_t tail_bytes = bytes % mapping.piece_bytes;

@@ -60,12 +60,14 @@ struct gms_bytes {
  * KEEPER_LIST, KEEPER_DROP, KEEPER_MIRROR, KEEPER_REPLY
  *   RECLAIMED    coordinator -> engine rank: slots of a pool that were in quarantine and are idle again on every rank;
  *                bit i of the bitmap is slot first + i
- *   WATCH        (gms-ctl, gms-relay; rank 0) -> SERVES at once, and again by itself with every change
- *   SERVES       who serves now, under which epoch, where; engine -1 and an empty endpoint: nobody
- *   COPY         coordinator -> gms-exec: one of the descriptors that the rank leaves with the keeper (enum
- *                gms_copy_kind). The whole list is sent as BEGIN, PUT..., END; what it does not name is forgotten then
- *   KEEPER_REFILL gms-exec -> a keeper that is new, without a token: kept if nothing has that name, and only until the
- *                rank's coordinator has said with its first KEEPER_MIRROR that it has everything
+ *   MEMORY       (engine rank) what its tags hold, what parking and waking them took; before PARKED and READY, no
+ * answer PARK, WAKE   (gms-ctl) an engine that serves is to hand over by itself; a parked one is to be the next ->
+ * REPLY ASKED        coordinator -> engine rank: PARK, passed on; no answer WATCH        (gms-ctl, gms-relay; rank 0)
+ * -> SERVES at once, and again by itself with every change SERVES       who serves now, under which epoch, where;
+ * engine -1 and an empty endpoint: nobody COPY         coordinator -> gms-exec: one of the descriptors that the rank
+ * leaves with the keeper (enum gms_copy_kind). The whole list is sent as BEGIN, PUT..., END; what it does not name is
+ * forgotten then KEEPER_REFILL gms-exec -> a keeper that is new, without a token: kept if nothing has that name, and
+ * only until the rank's coordinator has said with its first KEEPER_MIRROR that it has everything
  */
 enum gms_message_type {
     GMS_MESSAGE_HELLO = 1,
@@ -93,6 +95,10 @@ enum gms_message_type {
     GMS_MESSAGE_SHUTDOWN = 23,
     GMS_MESSAGE_COPY = 24,
     GMS_MESSAGE_RECLAIMED = 25,
+    GMS_MESSAGE_MEMORY = 26,
+    GMS_MESSAGE_PARK = 27,
+    GMS_MESSAGE_WAKE = 28,
+    GMS_MESSAGE_ASKED = 29,
     GMS_MESSAGE_WATCH = 30,
     GMS_MESSAGE_SERVES = 31,
     GMS_MESSAGE_KEEPER_WORLD = 40,
@@ -125,9 +131,10 @@ struct gms_message {
             uint32_t on_device;      /* pools are memory of a GPU */
             struct gms_bytes device; /* which: its UUID, 16 bytes; else empty */
             struct gms_bytes version;
+            struct gms_bytes preset, preset_tags; /* how engines park here: its name, its tags (wire/tags.h) */
         } welcome;
-        /* ENVIRONMENT, PARKED (incarnation), LEAVING (incarnation), STATUS, SHUTDOWN, WATCH: `plain.incarnation` or
-         * nothing used (still sent) */
+        /* ENVIRONMENT, PARKED (incarnation), LEAVING (incarnation), ASKED (incarnation), STATUS, SHUTDOWN, WATCH:
+         * `plain.incarnation` or nothing used (still sent) */
         struct {
             uint64_t incarnation;
         } plain;
@@ -199,8 +206,13 @@ struct gms_message {
             struct gms_bytes json;
         } status_reply;
         struct {
+            uint64_t incarnation;
+            uint32_t awake; /* 1: said after waking, 0: parked */
+            struct gms_bytes tags;
+        } memory;
+        struct {
             uint32_t engine_id;
-        } takeover;
+        } takeover; /* and PARK, WAKE */
         struct {
             uint64_t world, incarnation, epoch;
             int32_t engine; /* -1: nobody serves; incarnation and endpoint are empty then, the epoch is not */

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # usage: run.sh BUILD [PART...]
 # Runs the GPU tests of a build on a machine with a GPU and prints their tables. Parts, in this order without any:
-#   vmm system graph wake nccl torch trials
+#   vmm system budget graph wake nccl torch trials
 # TRIALS (1000), TRIAL_SLOTS (14) and WAKE_GIB ("64 128") set their sizes. Exit 77: there is no GPU.
 set -u
 [ $# -ge 1 ] || { echo "usage: run.sh BUILD [PART...]" >&2; exit 64; }
 build=$(cd "$1" && pwd) || exit 64
 shift
-[ $# -gt 0 ] || set -- vmm system graph wake nccl torch trials
+[ $# -gt 0 ] || set -- vmm system budget graph wake nccl torch trials
 if ! nvidia-smi -L 2>/dev/null | grep -q GPU; then
     echo "skipped: nvidia-smi lists no GPU" >&2
     exit 77
@@ -46,6 +46,7 @@ for name in "$@"; do
         part "system: recovery" "$(program test_coord_recovery)"
         unset GMS_TEST_MEMORY
         ;;
+    budget) part "budget: a standby on a nearly full device" "$(program gpu_budget)" ;;
     graph) part "graph: captured before parking, replayed after waking" "$(program gpu_graph)" ;;
     wake)
         # shellcheck disable=SC2086 # a list of sizes

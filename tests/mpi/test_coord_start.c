@@ -141,6 +141,19 @@ static void test_damaged_file(void **state)
     refused(words, "nothing was started");
 }
 
+/* Rank 0's file counts; a rank whose own one says something else is refused by name, whatever it is that differs. */
+static void test_another_file_on_a_rank(void **state)
+{
+    (void)state;
+    prepare(true);
+    static const char rank_1_other[] =
+        "sed 's/^complete/parking : { preset = \"lean\"; };\\ncomplete/' \"$2\" >\"$2.other.$$\"; "
+        "[ \"${OMPI_COMM_WORLD_RANK:-$PMIX_RANK}\" = 1 ] && set -- \"$1\" \"$2.other.$$\"; exec \"$0\" \"$@\"";
+    char *words[] = {"mpirun",    "--oversubscribe", "-n",           "2", "sh", "-c", (char *)(uintptr_t)rank_1_other,
+                     coordinator, "--config",        cluster.config, NULL};
+    refused(words, "than rank 0: parking.preset differs");
+}
+
 static void test_check_needs_no_mpi(void **state)
 {
     (void)state;
@@ -160,9 +173,13 @@ static void test_check_needs_no_mpi(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_launcher),        cmocka_unit_test(test_too_many_ranks),
-        cmocka_unit_test(test_two_programs),       cmocka_unit_test(test_two_hosts),
-        cmocka_unit_test(test_no_keeper),          cmocka_unit_test(test_damaged_file),
+        cmocka_unit_test(test_no_launcher),
+        cmocka_unit_test(test_too_many_ranks),
+        cmocka_unit_test(test_two_programs),
+        cmocka_unit_test(test_two_hosts),
+        cmocka_unit_test(test_no_keeper),
+        cmocka_unit_test(test_damaged_file),
+        cmocka_unit_test(test_another_file_on_a_rank),
         cmocka_unit_test(test_check_needs_no_mpi),
     };
     return cmocka_run_group_tests_name("coord_start", tests, NULL, NULL);

@@ -99,7 +99,7 @@ static void check_outcome(struct cluster *cluster, uint32_t rank, uint32_t engin
             known->epoch != outcome->epoch || known->rank != outcome->rank || known->created != outcome->created ||
             known->freed != outcome->freed || known->pool_index != outcome->pool_index ||
             known->pool_state != outcome->pool_state || known->adopted != outcome->adopted ||
-            strcmp(known->text, outcome->text) != 0)
+            known->budget != outcome->budget || strcmp(known->text, outcome->text) != 0)
             cluster_fail(cluster, "rank %u: outcome %d '%s' but another rank was told %d '%s'", rank, outcome->status,
                          outcome->text, known->status, known->text);
         cluster_put(&cluster->decided[i].told, rank);
@@ -259,6 +259,18 @@ static void check_reply(struct cluster *cluster, uint32_t rank, const struct gms
                          outcome->text, cluster->decided[i].outcome.status);
 }
 
+/* No rank is told that it may use more than it has, nor does the group keep more. */
+static void check_budget(struct cluster *cluster, uint32_t rank, const struct gms_action *action)
+{
+    const struct gms_core *core = cluster->cores[rank];
+    uint64_t own = action->commit.proposal.fields[GMS_BUDGET_FIELD_HERE], told_bytes = action->commit.outcome.budget;
+
+    if (told_bytes > own && core->budget.incarnation == action->commit.outcome.key.incarnation &&
+        !gms_core_pool_kv_bytes(core))
+        cluster_fail(cluster, "rank %u has %llu bytes for kv pools and was told %llu", rank, (unsigned long long)own,
+                     (unsigned long long)told_bytes);
+}
+
 void cluster_check_action(struct cluster *cluster, uint32_t rank, const struct gms_action *action)
 {
     switch (action->type) {
@@ -276,6 +288,8 @@ void cluster_check_action(struct cluster *cluster, uint32_t rank, const struct g
             break; /* undone by a restore: nothing was decided */
         must_be_stored(cluster, rank, action->type, GMS_STORE_OUTCOME, 0, &action->commit.outcome.key);
         check_outcome(cluster, rank, action->commit.engine, &action->commit.outcome);
+        if (action->type == GMS_ACTION_COMMIT && action->commit.outcome.key.kind == GMS_OPERATION_BUDGET)
+            check_budget(cluster, rank, action);
         told(cluster, action->commit.outcome.epoch, action->commit.outcome.incarnation);
         break;
     case GMS_ACTION_REPLY:
@@ -347,6 +361,12 @@ void cluster_check_digest(struct cluster *cluster, uint32_t rank)
         cluster_fail(cluster, "rank %u: the epoch fell from %llu to %llu", rank,
                      (unsigned long long)cluster->last_epoch[rank], (unsigned long long)view.epoch);
     cluster->last_epoch[rank] = view.epoch;
+    struct gms_budget budget;
+    if (gms_core_look_budget(cluster->cores[rank], &budget) &&
+        gms_core_pool_kv_bytes(cluster->cores[rank]) > budget.bytes)
+        cluster_fail(cluster, "rank %u: kv pools have %llu bytes, the budget is %llu", rank,
+                     (unsigned long long)gms_core_pool_kv_bytes(cluster->cores[rank]),
+                     (unsigned long long)budget.bytes);
     first = &cluster->views[view.next_round % CLUSTER_ROUNDS];
     if (first->world != view.world || first->next_round != view.next_round)
         *first = view;

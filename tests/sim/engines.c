@@ -222,6 +222,14 @@ void sim_be_of_another_opinion(struct gms_proposal *proposal, uint32_t rank)
     proposal->fields[1] += 1000 + rank;
 }
 
+/* What a rank can spare for kv pools: mostly enough for both, now and then for one, or for none. */
+static uint64_t spare_bytes(struct sim *sim)
+{
+    uint64_t both = UINT64_C(72) * 4096, spare = both + sim_below(sim, 1000);
+
+    return sim_chance(sim, 12) ? spare - 8 * 4096 : sim_chance(sim, 40) ? 4096 : spare;
+}
+
 bool sim_work(struct sim *sim, uint32_t engine, uint32_t rank)
 {
     struct process *process = &sim->engines[engine].processes[rank];
@@ -248,11 +256,17 @@ bool sim_work(struct sim *sim, uint32_t engine, uint32_t rank)
     case LIFE_PUBLISH:
         proposal = cluster_on_pool(GMS_OPERATION_PUBLISH, process->incarnation, process->sequence, "w");
         break;
+    case LIFE_BUDGET:
+        proposal = cluster_call(GMS_OPERATION_BUDGET, process->incarnation, process->sequence);
+        proposal.fields[GMS_BUDGET_FIELD_HERE] = spare_bytes(sim);
+        break;
     case LIFE_KV:
         proposal = cluster_allocate(process->incarnation, process->sequence, "kv", GMS_POOL_KV, 64, 4096);
+        proposal.fields[GMS_ALLOCATE_FIELD_BUDGET] = spare_bytes(sim);
         break;
     case LIFE_EXTRA:
         proposal = cluster_allocate(process->incarnation, process->sequence, "x", GMS_POOL_KV, 8, 4096);
+        proposal.fields[GMS_ALLOCATE_FIELD_BUDGET] = spare_bytes(sim);
         break;
     case LIFE_RELEASE:
         proposal = cluster_on_pool(GMS_OPERATION_RELEASE, process->incarnation, process->sequence, "x");
@@ -312,13 +326,20 @@ static void on_reply(struct sim *sim, uint32_t engine, uint32_t rank, const stru
         }
     }
     process->sequence++;
+    if (outcome->status == GMS_E_NO_CAPACITY && process->life == LIFE_KV)
+        process->life = LIFE_BUDGET;
+    if (outcome->status == GMS_E_NO_CAPACITY && process->life == LIFE_EXTRA)
+        process->life = LIFE_EXCHANGE;
     if (outcome->status != GMS_OK)
         return; /* all ranks were told so; all ask again */
     switch (process->life) {
     case LIFE_WEIGHTS:
-        process->life = outcome->pool_state == GMS_POOL_UNPUBLISHED ? LIFE_PUBLISH : LIFE_KV;
+        process->life = outcome->pool_state == GMS_POOL_UNPUBLISHED ? LIFE_PUBLISH : LIFE_BUDGET;
         break;
     case LIFE_PUBLISH:
+        process->life = LIFE_BUDGET;
+        break;
+    case LIFE_BUDGET:
         process->life = LIFE_KV;
         break;
     case LIFE_KV:

@@ -41,12 +41,12 @@ static void fault(struct sim *sim)
 {
     uint32_t engine = sim_below(sim, sim->engine_count), rank = sim_below(sim, sim->cluster->ranks);
     struct process *process = &sim->engines[engine].processes[rank];
-    static const enum gms_fact facts[] = {GMS_FACT_STICKY, GMS_FACT_STALLED, GMS_FACT_COMMANDED};
+    static const enum gms_fact facts[] = {GMS_FACT_STICKY, GMS_FACT_STALLED, GMS_FACT_COMMANDED, GMS_FACT_WANTED};
 
     switch (sim_below(sim, 4)) {
     case 0:
         if (process->alive && process->incarnation)
-            sim_later_fact(sim, rank, engine, process->incarnation, facts[sim_below(sim, 3)]);
+            sim_later_fact(sim, rank, engine, process->incarnation, facts[sim_below(sim, 4)]);
         break;
     case 1: /* the whole engine leaves */
         for (uint32_t r = 0; r < sim->cluster->ranks; r++)

@@ -15,6 +15,7 @@ enum life {
     LIFE_JOIN,
     LIFE_WEIGHTS,
     LIFE_PUBLISH,
+    LIFE_BUDGET, /* each rank has a number of its own */
     LIFE_KV,
     LIFE_EXTRA, /* a pool that is given back at once, by several engines at the same time */
     LIFE_RELEASE,

@@ -14,7 +14,7 @@ enum { TEXT_BYTES = 512 * 1024 };
 static char text[TEXT_BYTES];   /* the file of a test */
 static char reports[64 * 1024]; /* everything that was reported, a line each */
 static unsigned report_count;
-static struct gms_config config, other;
+static struct gms_config config;
 static struct gms_error error;
 
 static inline void collect(void *context, const char *line)

@@ -5,6 +5,7 @@
 
 #include "base/run_dir.h"
 #include "fake_coordinator.h"
+#include "wire/tags.h"
 
 /* Not cmocka's assert: that would unwind another thread's test. */
 #define MUST(condition)                                                                                                \
@@ -252,6 +253,14 @@ static void proposed(struct fake_coordinator *fake, struct fake_client *client, 
     case GMS_OPERATION_RELEASE:
         release_pool(fake, client, request);
         break;
+    case GMS_OPERATION_BUDGET: {
+        struct gms_message reply = {.reply = {.rank = -1,
+                                              .kind = GMS_OPERATION_BUDGET,
+                                              .sequence = request->propose.sequence,
+                                              .bytes = fake->budget}};
+        answer(client, &reply, request->request_id);
+        break;
+    }
     default:
         MUST(false);
     }
@@ -305,6 +314,11 @@ static void greet(struct fake_coordinator *fake, struct fake_client *client, con
     welcome.welcome.on_device = fake->on_device;
     if (fake->on_device)
         welcome.welcome.device = (struct gms_bytes){fake->device.bytes, sizeof fake->device.bytes};
+    uint8_t packed[GMS_TAGS_BYTES];
+    if (fake->preset != NULL)
+        welcome.welcome.preset = (struct gms_bytes){fake->preset, (uint32_t)strlen(fake->preset)};
+    welcome.welcome.preset_tags =
+        (struct gms_bytes){packed, gms_tags_pack(fake->preset_tags, fake->preset_count, packed)};
     (void)gms_channel_send(client->fd, &welcome, NULL);
 }
 
@@ -317,6 +331,11 @@ static void handle(struct fake_coordinator *fake, struct fake_client *client, co
     } else if (message->type == GMS_MESSAGE_PARKED) {
         client->parked = true;
         answer_status(client, message, GMS_OK);
+    } else if (message->type == GMS_MESSAGE_MEMORY) {
+        MUST(message->memory.incarnation == client->incarnation);
+        MUST(gms_tags_unpack(&message->memory.tags, client->tags, &client->tag_count));
+        client->awake = message->memory.awake != 0;
+        client->memory_reports++;
     } else if (message->type == GMS_MESSAGE_LEAVING) {
         client->left = true;
     } else if (message->type == GMS_MESSAGE_STICKY) {

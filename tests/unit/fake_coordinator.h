@@ -33,6 +33,9 @@ struct fake_client {
     uint32_t next_sequence;
     uint8_t secret[GMS_SECRET_BYTES];
     bool parked, left, ready;
+    uint32_t memory_reports, tag_count; /* MEMORY: how often, and what it said last */
+    struct gms_tag_report tags[GMS_MAX_TAGS];
+    bool awake;
     struct gms_directory directories[GMS_MAX_POOLS]; /* base NULL: none */
     uint64_t waits_for;                              /* transfer */
     uint32_t wait_request;
@@ -50,6 +53,10 @@ struct fake_coordinator {
     bool verify_full;
     bool on_device;         /* pools are device memory, of the driver that is found (fake_cuda.h) */
     struct gms_uuid device; /* which; unknown: the only one */
+    const char *preset;     /* how engines park; NULL: says nothing */
+    struct gms_tag_report preset_tags[4];
+    uint32_t preset_count;
+    uint64_t budget; /* what a budget is answered with */
 
     pthread_mutex_t lock; /* over everything below */
     pthread_t thread;

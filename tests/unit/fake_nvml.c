@@ -11,6 +11,9 @@ struct nvml_process {
     unsigned long long memory_bytes;
     unsigned int gpu_instance, compute_instance;
 };
+struct nvml_memory {
+    unsigned long long total, free, used;
+};
 struct nvml_event {
     void *device;
     unsigned long long type, data;
@@ -34,7 +37,7 @@ static int give(const struct fake_list *list, unsigned int *count, struct nvml_p
         return 7;
     memset(processes, 0, list->count * sizeof *processes);
     for (unsigned int i = 0; i < list->count; i++)
-        processes[i].pid = list->pids[i];
+        processes[i] = (struct nvml_process){.pid = list->pids[i], .memory_bytes = fake_nvml.process_bytes};
     *count = list->count;
     return 0;
 }
@@ -50,6 +53,9 @@ int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *device, unsigned int *count
 int nvmlDeviceGetMigMode(void *device, unsigned int *current, unsigned int *pending);
 int nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned int *count);
 int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned int index, void **instance);
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **device);
+int nvmlDeviceGetMemoryInfo(void *device, struct nvml_memory *memory);
+int nvmlDeviceGetPersistenceMode(void *device, int *mode);
 int nvmlEventSetCreate(void **set);
 int nvmlEventSetFree(void *set);
 int nvmlDeviceRegisterEvents(void *device, unsigned long long types, void *set);
@@ -152,5 +158,28 @@ PUBLIC int nvmlEventSetWait_v2(void *set, struct nvml_event *event, unsigned int
     if (fake_nvml.xids == 0)
         return 10;
     *event = (struct nvml_event){.device = (void *)1ul, .type = 0x8, .data = fake_nvml.xid[--fake_nvml.xids]};
+    return 0;
+}
+
+/* Any whole UUID is the first device. */
+PUBLIC int nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
+{
+    if (fake_nvml.devices == 0 || strncmp(uuid, "GPU-", 4) != 0 || strlen(uuid) != 40)
+        return 6;
+    *device = (void *)1ul;
+    return 0;
+}
+
+PUBLIC int nvmlDeviceGetMemoryInfo(void *device, struct nvml_memory *memory)
+{
+    (void)device;
+    *memory = (struct nvml_memory){.total = ~0ULL, .used = fake_nvml.used_bytes};
+    return 0;
+}
+
+PUBLIC int nvmlDeviceGetPersistenceMode(void *device, int *mode)
+{
+    (void)device;
+    *mode = fake_nvml.persistent;
     return 0;
 }

@@ -19,6 +19,8 @@ struct fake_nvml {
     unsigned int uuid_salt;         /* another value: other devices or instances */
     struct fake_list compute[FAKE_DEVICES], instances[FAKE_DEVICES][FAKE_INSTANCES], graphics[FAKE_DEVICES],
         mps[FAKE_DEVICES];
+    unsigned long long used_bytes, process_bytes; /* of the device; of each process that is listed */
+    int persistent;
     unsigned int xids, xid[FAKE_XIDS]; /* delivered once each */
     unsigned int inits, shutdowns, lists;
 };

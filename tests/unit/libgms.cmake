@@ -8,6 +8,8 @@ gms_add_test(NAME test_libgms SOURCES test_libgms.c LIBRARIES gms fake_coordinat
 gms_add_test(NAME test_libgms_slots SOURCES test_libgms_slots.c LIBRARIES gms fake_coordinator)
 gms_add_test(NAME test_libgms_returned SOURCES test_libgms_returned.c LIBRARIES gms fake_coordinator)
 gms_add_test(NAME test_libgms_control SOURCES test_libgms_control.c LIBRARIES gms fake_coordinator)
+gms_add_test(NAME test_libgms_park SOURCES test_libgms_park.c LIBRARIES gms fake_coordinator)
+gms_add_test(NAME test_parking SOURCES test_parking.c LIBRARIES gms_coord gms_base)
 
 # Only what include/gms marks GMS_API leaves the library, and all of it.
 add_test(NAME test_libgms_symbols COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/test_libgms_symbols.sh $<TARGET_FILE:gms>

@@ -4,6 +4,8 @@
  */
 #include "config_support.h"
 
+static struct gms_config other;
+
 #include <locale.h>
 
 /* ------------------------------------------------------------------------------------------------- settings ---- */
@@ -225,6 +227,8 @@ static const struct {
     {"memory.capacity", "memory : { capacity = @; };", false},
     {"memory.capacity_of[].rank", "memory : { capacity_of = ( { rank = @; capacity = \"1GiB\"; } ); };", true},
     {"memory.capacity_of[].capacity", "memory : { capacity_of = ( { rank = 0; capacity = @; } ); };", false},
+    {"budget.percent", "budget : { percent = @; };", true},
+    {"budget.reserve", "budget : { reserve = @; };", false},
     {"timeouts.operation", "timeouts : { operation = @; };", false},
     {"timeouts.round", "timeouts : { round = @; };", false},
     {"timeouts.heartbeat", "timeouts : { heartbeat = @; };", false},

@@ -5,6 +5,8 @@
  */
 #include "config_support.h"
 
+static struct gms_config other;
+
 #include <glob.h>
 #include <sched.h>
 

@@ -56,6 +56,11 @@ static struct gms_proposal next_of(struct cluster *c, enum gms_operation kind)
         return cluster_on_pool(kind, 1, sequence, "w");
     case GMS_OPERATION_ADOPT:
         return cluster_adopt(1, sequence, view.epoch, 0);
+    case GMS_OPERATION_BUDGET: {
+        struct gms_proposal budget = cluster_call(kind, 1, sequence);
+        budget.fields[GMS_BUDGET_FIELD_HERE] = 1 << 20;
+        return budget;
+    }
     case GMS_OPERATION_NONE:
     case GMS_OPERATION_TAKEOVER:
     case GMS_OPERATION_RECLAIM:
@@ -67,7 +72,8 @@ static struct gms_proposal next_of(struct cluster *c, enum gms_operation kind)
 }
 
 static const enum gms_operation kinds[] = {GMS_OPERATION_JOIN,  GMS_OPERATION_ALLOCATE, GMS_OPERATION_PUBLISH,
-                                           GMS_OPERATION_ADOPT, GMS_OPERATION_RELEASE,  GMS_OPERATION_EXCHANGE};
+                                           GMS_OPERATION_ADOPT, GMS_OPERATION_RELEASE,  GMS_OPERATION_EXCHANGE,
+                                           GMS_OPERATION_BUDGET};
 
 /* Ready for an operation of `kind` by the engine slot in *ret_engine. */
 static struct cluster *ready_for(enum gms_operation kind, uint32_t ranks, uint32_t *ret_engine)

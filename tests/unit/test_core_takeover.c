@@ -83,6 +83,35 @@ static void test_shadow_takes_over(void **state)
     }
 }
 
+/* Whom an operator wants is the next, though another has been parked for longer; on any rank, once is enough. */
+static void test_the_wanted_one_takes_over(void **state)
+{
+    (void)state;
+    for (unsigned dies = 0; dies < 2; dies++) {
+        struct cluster *c = serving_group(3, 3);
+
+        cluster_fact(c, 2, 2, 3, GMS_FACT_WANTED);
+        cluster_settle(c);
+        assert_int_equal(cluster_look(c, 0).serving_engine, 0); /* alone it changes nothing */
+        if (dies)
+            fact_everywhere(c, 2, 3, GMS_FACT_GONE);
+        cluster_fact(c, 2, 0, 1, GMS_FACT_COMMANDED);
+        cluster_settle(c);
+        assert_sound(c);
+        assert_int_equal(cluster_look(c, 0).successor_engine, dies ? 1 : 2);
+        assert_agreed(c);
+        adopt_and_serve(c, dies ? 1 : 2, dies ? 2 : 3);
+        /* Said of one that is not parked it is forgotten. */
+        uint64_t late = join(c, 0, 99);
+        cluster_fact(c, 0, 0, late, GMS_FACT_WANTED);
+        fact_everywhere(c, 0, late, GMS_FACT_PARKED);
+        cluster_fact(c, 1, dies ? 1 : 2, dies ? 2 : 3, GMS_FACT_COMMANDED);
+        cluster_settle(c);
+        assert_int_equal(cluster_look(c, 0).successor_engine, dies ? 3 : 1);
+        cluster_free(c);
+    }
+}
+
 static void test_three_takeovers_in_a_row(void **state)
 {
     struct cluster *c = serving_group(2, 3);
@@ -686,6 +715,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_first_engine_is_promoted_when_parked),
         cmocka_unit_test(test_shadow_takes_over),
+        cmocka_unit_test(test_the_wanted_one_takes_over),
         cmocka_unit_test(test_three_takeovers_in_a_row),
         cmocka_unit_test(test_detectors_in_different_order),
         cmocka_unit_test(test_successor_is_who_parked_first),

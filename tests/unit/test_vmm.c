@@ -176,6 +176,7 @@ static void available_memory_knows_cgroups(void **state)
     put_file(root, "slice/memory.max", "1024\n");
     put_file(root, "slice/memory.current", "4096\n");
     assert_int_equal(gms_vmm_available_bytes(root, root), 0);
+    assert_int_equal(gms_vmm_total_bytes(root, root), 1024); /* what is used of it does not count */
     /* v1, named among other controllers; its root group has the limit. */
     put_file(root, "self/cgroup", "9:name=systemd:/x\n4:cpu,memory:/uid/job\n3:memoryless:/x\n1:cpu:/\n0::/\n");
     assert_int_equal(gms_vmm_available_bytes(root, root), 4 * mib);
@@ -191,6 +192,7 @@ static void available_memory_knows_cgroups(void **state)
     /* Nonsense is unknown, not none. */
     put_file(root, "self/cgroup", ":::\nxx\n0:\n4:memory\n");
     assert_int_equal(gms_vmm_available_bytes(root, root), 4 * mib);
+    assert_int_equal(gms_vmm_total_bytes(root, root), UINT64_C(9999999) * 1024);
 }
 
 struct race {

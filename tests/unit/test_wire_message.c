@@ -12,7 +12,7 @@ static unsigned char buffer[GMS_WIRE_MAX_BYTES + 64];
 struct shape {
     enum gms_message_type type;
     size_t bytes, padding;
-    size_t byte_fields[3];
+    size_t byte_fields[4];
     unsigned byte_field_count;
     uint32_t fds;
 };
@@ -22,7 +22,12 @@ struct shape {
 
 static const struct shape shapes[] = {
     {GMS_MESSAGE_HELLO, SIZE(hello), 0, {PLACE(hello.launch), PLACE(hello.version), PLACE(hello.secret)}, 3, 1},
-    {GMS_MESSAGE_WELCOME, SIZE(welcome), 4, {PLACE(welcome.device), PLACE(welcome.version)}, 2, 0},
+    {GMS_MESSAGE_WELCOME,
+     SIZE(welcome),
+     4,
+     {PLACE(welcome.device), PLACE(welcome.version), PLACE(welcome.preset), PLACE(welcome.preset_tags)},
+     4,
+     0},
     {GMS_MESSAGE_REPLY, SIZE(reply), 0, {PLACE(reply.text), PLACE(reply.payload), PLACE(reply.secret)}, 3, 2},
     {GMS_MESSAGE_ENVIRONMENT, SIZE(plain), 0, {0}, 0, 0},
     {GMS_MESSAGE_ENVIRONMENT_REPLY, SIZE(environment_reply), 4, {PLACE(environment_reply.variables)}, 1, 0},
@@ -55,6 +60,10 @@ static const struct shape shapes[] = {
     {GMS_MESSAGE_TAKEOVER, SIZE(takeover), 0, {0}, 0, 0},
     {GMS_MESSAGE_SHUTDOWN, SIZE(plain), 0, {0}, 0, 0},
     {GMS_MESSAGE_RECLAIMED, SIZE(reclaimed), 4, {PLACE(reclaimed.bitmap)}, 1, 0},
+    {GMS_MESSAGE_MEMORY, SIZE(memory), 4, {PLACE(memory.tags)}, 1, 0},
+    {GMS_MESSAGE_PARK, SIZE(takeover), 0, {0}, 0, 0},
+    {GMS_MESSAGE_WAKE, SIZE(takeover), 0, {0}, 0, 0},
+    {GMS_MESSAGE_ASKED, SIZE(plain), 0, {0}, 0, 0},
     {GMS_MESSAGE_WATCH, SIZE(plain), 0, {0}, 0, 0},
     {GMS_MESSAGE_SERVES, SIZE(serves), 4, {PLACE(serves.endpoint)}, 1, 0},
     {GMS_MESSAGE_COPY, SIZE(copy), 4, {PLACE(copy.name), PLACE(copy.meta)}, 2, 1},

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gms-ctl/handover.h"
+
+#include <inttypes.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "gms-ctl/answers.h"
+#include "gms-ctl/control.h"
+
+enum { LOOK_MS = 50, ROLE_BYTES = 16 };
+static const uint64_t answer_ns = 5 * GMS_NS_PER_S;
+
+/* What all ranks here say of the engine and of who serves. */
+struct look {
+    bool equal;                   /* they say the same */
+    char role[ROLE_BYTES];        /* "": nobody is in the slot */
+    int64_t incarnation, serving; /* serving: engine, -1 nobody */
+    bool shadow;                  /* another engine is parked */
+};
+
+static void look_at(const json_t *document, uint32_t engine, struct look *ret_look)
+{
+    const json_t *item;
+    size_t index;
+    *ret_look = (struct look){.equal = true, .serving = -1};
+    if (json_is_integer(json_object_get(document, "serving_engine")))
+        ret_look->serving = (int64_t)json_integer_value(json_object_get(document, "serving_engine"));
+    json_array_foreach(json_object_get(document, "engines"), index, item)
+    {
+        const char *role = json_string_value(json_object_get(item, "role"));
+        if (role == NULL)
+            continue;
+        if (json_integer_value(json_object_get(item, "engine")) != (json_int_t)engine) {
+            ret_look->shadow = ret_look->shadow || strcmp(role, "parked") == 0;
+            continue;
+        }
+        snprintf(ret_look->role, sizeof ret_look->role, "%s", role);
+        ret_look->incarnation = (int64_t)json_integer_value(json_object_get(item, "incarnation"));
+    }
+}
+
+static gms_status look(const char *run_dir, uint32_t engine, struct look *ret_look, struct gms_error *ret_error)
+{
+    struct gms_answers answers;
+    gms_status status = gms_answers_collect(run_dir, -1, answer_ns, &answers, ret_error);
+    if (status != GMS_OK)
+        return status;
+    for (size_t i = 0; i < answers.count && status == GMS_OK; i++) {
+        struct look one;
+        if (answers.items[i].document == NULL) {
+            status = gms_fail(ret_error, answers.items[i].status, "rank %u: %.400s", answers.items[i].rank,
+                              answers.items[i].error.text);
+            break;
+        }
+        look_at(answers.items[i].document, engine, &one);
+        if (i == 0)
+            *ret_look = one;
+        ret_look->equal = ret_look->equal && strcmp(one.role, ret_look->role) == 0 &&
+                          one.incarnation == ret_look->incarnation && one.serving == ret_look->serving;
+        ret_look->shadow = ret_look->shadow && one.shadow;
+    }
+    gms_answers_free(&answers);
+    return status;
+}
+
+/* Tells one rank, or every rank here. */
+static gms_status tell(const char *run_dir, enum gms_message_type type, uint32_t engine, bool all,
+                       struct gms_error *ret_error)
+{
+    uint32_t *ranks = NULL;
+    size_t count = 0, told = 0;
+    gms_status status = gms_control_find_ranks(run_dir, &ranks, &count, ret_error);
+    for (size_t i = 0; status == GMS_OK && i < count && (all || told == 0); i++) {
+        struct gms_message request = {.type = type, .takeover = {.engine_id = engine}}, reply;
+        struct gms_control control;
+        if (gms_control_open(run_dir, ranks[i], answer_ns, &control, ret_error) != GMS_OK)
+            continue; /* gone; the next look says so */
+        told++;
+        status = gms_control_ask(&control, &request, GMS_MESSAGE_REPLY, answer_ns, &reply, ret_error);
+        gms_control_close(&control);
+        if (status == GMS_E_NOT_FOUND) /* the coordinator's answer: it was reached */
+            status = GMS_E_REFUSED;
+    }
+    free(ranks);
+    if (status == GMS_OK && told == 0)
+        return gms_fail(ret_error, GMS_E_DISCONNECTED, "no coordinator answers in %.200s", run_dir);
+    return status;
+}
+
+struct waiting {
+    uint64_t say_ns;
+    char said[256];
+};
+
+/* Says it when it changes, and every ten seconds. Then waits a moment. */
+static void wait_for(struct waiting *waiting, const char *what)
+{
+    const uint64_t now_ns = gms_clock_ns();
+    if (strcmp(waiting->said, what) != 0 || now_ns >= waiting->say_ns) {
+        if (waiting->say_ns != 0)
+            fprintf(stderr, "gms-ctl: waiting: %s\n", what);
+        snprintf(waiting->said, sizeof waiting->said, "%s", what);
+        waiting->say_ns = now_ns + 10 * GMS_NS_PER_S;
+    }
+    (void)poll(NULL, 0, LOOK_MS);
+}
+
+/* ---------------------------------------------------------------------------------------------------- park ---- */
+
+static gms_status begin_park(const char *run_dir, uint32_t engine, const struct look *now, struct gms_error *ret_error)
+{
+    if (strcmp(now->role, "joined") == 0)
+        return GMS_OK; /* it parks by itself */
+    if (strcmp(now->role, "serving") != 0 && strcmp(now->role, "promoted") != 0)
+        return gms_fail(ret_error, GMS_E_REFUSED, "engine %u %s: start it, and it parks", engine,
+                        now->role[0] == '\0' ? "is not in the group" : "is condemned and being ended");
+    if (!now->shadow)
+        return gms_fail(ret_error, GMS_E_REFUSED,
+                        "no other engine is parked: nobody would serve after engine %u; gms-ctl wait standby tells "
+                        "when one is",
+                        engine);
+    return tell(run_dir, GMS_MESSAGE_PARK, engine, true, ret_error);
+}
+
+gms_status gms_handover_park(const char *run_dir, uint32_t engine, uint64_t deadline_ns, char ret_text[256],
+                             struct gms_error *ret_error)
+{
+    struct look first, now;
+    struct waiting waiting = {0};
+    char what[256];
+    gms_status status = look(run_dir, engine, &first, ret_error);
+    if (status != GMS_OK)
+        return status;
+    now = first;
+    if (strcmp(first.role, "parked") == 0 && first.equal) {
+        snprintf(ret_text, 256, "engine %u is parked already", engine);
+        return GMS_OK;
+    }
+    status = begin_park(run_dir, engine, &first, ret_error);
+    while (status == GMS_OK) {
+        status = look(run_dir, engine, &now, ret_error);
+        if (status == GMS_OK && now.equal && strcmp(now.role, "parked") == 0) {
+            snprintf(ret_text, 256, "engine %u is parked (incarnation %" PRId64 ")", engine, now.incarnation);
+            return GMS_OK;
+        }
+        if (status == GMS_E_DISCONNECTED || status == GMS_E_NOT_FOUND || status == GMS_E_TIMEOUT)
+            status = GMS_OK; /* coordinators may be starting again */
+        if (now.incarnation == first.incarnation && strcmp(now.role, "serving") == 0)
+            snprintf(what, sizeof what,
+                     "engine %u still serves (it ends when it has handed over; one that never asks "
+                     "gms_asked_to_park needs gms-ctl drain)",
+                     engine);
+        else if (now.role[0] == '\0')
+            snprintf(what, sizeof what,
+                     "engine %u has ended, and nobody has started it again (gms-up with launch.engines does)", engine);
+        else
+            snprintf(what, sizeof what, "engine %u is %s", engine,
+                     strcmp(now.role, "joined") == 0 ? "warming up" : now.role);
+        if (gms_clock_ns() >= deadline_ns)
+            return gms_fail(ret_error, GMS_E_REFUSED, "not parked in time: %s", what);
+        wait_for(&waiting, what);
+    }
+    return status;
+}
+
+/* ---------------------------------------------------------------------------------------------------- wake ---- */
+
+gms_status gms_handover_wake(const char *run_dir, uint32_t engine, uint64_t deadline_ns, char ret_text[256],
+                             struct gms_error *ret_error)
+{
+    struct look first, now;
+    struct waiting waiting = {0};
+    char what[256];
+    gms_status status = look(run_dir, engine, &first, ret_error);
+    if (status != GMS_OK)
+        return status;
+    now = first;
+    if (first.serving == (int64_t)engine && first.equal) {
+        snprintf(ret_text, 256, "engine %u serves already", engine);
+        return GMS_OK;
+    }
+    status = tell(run_dir, GMS_MESSAGE_WAKE, engine, false, ret_error);
+    while (status == GMS_OK) {
+        status = look(run_dir, engine, &now, ret_error);
+        if (status == GMS_OK && now.equal && now.serving == (int64_t)engine) {
+            snprintf(ret_text, 256, "engine %u serves (incarnation %" PRId64 ")", engine, now.incarnation);
+            return GMS_OK;
+        }
+        if (status == GMS_OK && now.equal && now.serving >= 0 && now.serving != first.serving)
+            return gms_fail(ret_error, GMS_E_REFUSED, "engine %" PRId64 " serves instead: engine %u %s", now.serving,
+                            engine, now.role[0] == '\0' ? "has ended" : now.role);
+        if (status == GMS_E_DISCONNECTED || status == GMS_E_NOT_FOUND || status == GMS_E_TIMEOUT)
+            status = GMS_OK;
+        snprintf(what, sizeof what, "engine %u is %s", engine, now.role[0] == '\0' ? "gone" : now.role);
+        if (gms_clock_ns() >= deadline_ns)
+            return gms_fail(ret_error, GMS_E_REFUSED, "does not serve in time: %s", what);
+        wait_for(&waiting, what);
+    }
+    return status;
+}
