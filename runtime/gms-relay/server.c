@@ -424,7 +424,9 @@ static void on_event(struct bufferevent *bev, short what, void *context)
 {
     struct relay_connection *connection = context;
     (void)bev;
-    if ((what & (BEV_EVENT_TIMEOUT | BEV_EVENT_WRITING)) == (BEV_EVENT_TIMEOUT | BEV_EVENT_WRITING))
+    /* By our clock, or by the kernel's (TCP_USER_TIMEOUT) where its buffers took longer to fill. */
+    if ((what & (BEV_EVENT_TIMEOUT | BEV_EVENT_WRITING)) == (BEV_EVENT_TIMEOUT | BEV_EVENT_WRITING) ||
+        ((what & BEV_EVENT_ERROR) != 0 && EVUTIL_SOCKET_ERROR() == ETIMEDOUT))
         connection->server->counts.stalled++;
     kill_connection(connection);
 }

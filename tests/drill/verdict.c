@@ -117,6 +117,10 @@ void drill_verdict(struct drill_result *result)
                           result->left_in_quarantine);
     if (result->stream_count == 0)
         drill_result_fail(result, "there was no stream to compare");
+    if (result->adoption == DRILL_ADOPTION_NONE && result->salvaged_tokens > 0)
+        drill_result_fail(result,
+                          "%llu tokens came out of unfinished blocks, which takeover.adopt_after_device_error forbids",
+                          (unsigned long long)result->salvaged_tokens);
     if (result->adoption == DRILL_ADOPTION_ALL && result->resumed_done > 0 && result->resumed_cached_tokens == 0)
         drill_result_fail(result, "%zu re-sent requests were completed and none found an adopted block",
                           result->resumed_done);

@@ -314,7 +314,7 @@ static void a_client_that_does_not_read(void **state)
     struct relay_bench *bench = *state;
     struct engines engines;
     char id[129];
-    start(bench, (const char *const[]){"--max-unsent", "64KiB", "--stall", "1s", NULL}, &engines);
+    start(bench, (const char *const[]){"--max-unsent", "64KiB", "--stall", "2s", NULL}, &engines);
     struct peer client = client_connect(bench);
     int small = 4096;
     setsockopt(client.fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
@@ -329,7 +329,7 @@ static void a_client_that_does_not_read(void **state)
     bool blocked = false;
     for (; index < 32768 && !blocked; index++) {
         struct pollfd wait = {.fd = peer.fd, .events = POLLOUT};
-        blocked = poll(&wait, 1, 300) == 0;
+        blocked = poll(&wait, 1, 600) == 0; /* well below the stall */
         if (!blocked)
             engine_token(&peer, id, index, 'A');
     }
