@@ -10,6 +10,7 @@ hashes, free list and eviction; libgms answers and schedules nothing.
 import argparse
 import ctypes
 import gc
+import hashlib
 import importlib
 import os
 import select
@@ -26,6 +27,8 @@ from server import Listener, Server
 from worker import Log, Worker
 
 ALIGNMENT = 256
+IDLE, SEALED = 0, 2  # states of a slot; greater ones are out of use
+UNREADABLE = 255  # sealed, and its record cannot be read
 EXIT_DEVICE_LOST = 70
 STEPS = ("promoted", "adopted", "woken", "serving")
 
@@ -40,6 +43,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--weights", help="directory with *.safetensors; default: random numbers")
     parser.add_argument("--model-seed", type=int, default=1)
     parser.add_argument("--graphs", default="4,16,64", metavar="ROWS,...", help="one graph for each, and one for 64 rows")
+    parser.add_argument("--sums", choices=("auto", "nccl"), default="auto",
+                        help="how ranks are added up; auto: NCCL where each has its own GPU, shared memory where they share one")
     parser.add_argument("--slots", type=int, default=512)
     parser.add_argument("--block-tokens", type=int, default=16)
     parser.add_argument("--max-tokens", type=int, default=768, help="prompt and answer of one request")
@@ -113,6 +118,7 @@ def attach(options: argparse.Namespace, model, session: gms.Session) -> tuple[gm
     if weights.on_device:
         choose_device(weights)
     kv = session.kv("kv", options.slots, model.block_bytes)
+    kv.tail_layout(*model.tail_layout)
     if weights.must_publish:
         model.write_weights(weights, places)
         for name, (place, length) in places.items():
@@ -230,16 +236,19 @@ class Engine:
 
     def _fill(self) -> None:
         """What was adopted becomes the prefix cache of rank 0; slots are free that are so on every rank."""
-        blocks = list(self._kv.sealed())
-        self._worker.adopt(blocks)
-        sealed = {block.slot for block in blocks}
-        # 2: sealed; 0: idle; others are out of use
-        states = bytes(2 if slot in sealed else self._kv.state(slot) for slot in range(self._options.slots))
-        everybody = self._ranks.gather(states)
+        blocks, tails, state = list(self._kv.sealed()), list(self._kv.tails()), self._kv.state
+        self._worker.adopt(blocks, tails)
+        states = bytearray(map(state, range(self._options.slots))).replace(bytes([SEALED]), bytes([UNREADABLE]))
+        for block in blocks:
+            states[block.slot] = SEALED
+        digest = hashlib.blake2b(repr(tails).encode(), digest_size=16).digest()
+        everybody = self._ranks.gather(states + digest)
         if self._ranks.rank == 0:
-            free = [slot for slot in range(len(states)) if not any(rank[slot] for rank in everybody)]
-            blocks = [block for block in blocks if all(rank[block.slot] == 2 for rank in everybody)]
-            self._slots.adopt(blocks, free)
+            same = all(rank[-len(digest):] == digest for rank in everybody)  # as libgms promises
+            worst = [max(of_all) for of_all in zip(*everybody)][:-len(digest)]
+            free = [slot for slot, one in enumerate(worst) if one == IDLE]
+            blocks = [block for block in blocks if worst[block.slot] == SEALED]
+            self._slots.adopt(blocks, free, tails if same else [])
             self._slots.quarantined = len(states) - len(free) - len(blocks)
 
     def serve(self) -> None:

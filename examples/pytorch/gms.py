@@ -24,6 +24,7 @@ import contextlib
 import ctypes as c
 import dataclasses
 import os
+import struct
 from typing import Callable, Iterator, Optional, Sequence
 
 WEIGHTS, KV = 1, 2  # pool kinds
@@ -57,6 +58,7 @@ _TailEntry = _structure("_TailEntry", ("hash", c.c_uint8 * 16), ("token_count", 
 _Tail = _structure("_Tail", ("pool", _u32), ("slot", _u32), ("generation", _u64), ("parent_hash", c.c_uint8 * 16),
                    ("entry_count", _u32), ("entries", _TailEntry * 3))
 _Copier = c.CFUNCTYPE(c.c_int, _pointer, _pointer, _pointer, _u64, _u64, _u64)
+_SEAL, _NOTE = struct.Struct("<16s16sIIIIQ48x"), struct.Struct("<16sI")  # gms_block of one part, gms_tail_entry
 _Tag = _structure("_Tag", ("name", c.c_char * 64), ("policy", _u32))
 _TagReport = _structure("_TagReport", ("tag", _Tag), ("bytes", _u64), ("park_ns", _u64), ("wake_ns", _u64))
 _NcclOptions = _structure("_NcclOptions", ("library", _text), ("timeout_ms", _u32), ("launch_ms", _u32))
@@ -142,6 +144,13 @@ def _load() -> c.CDLL:
                "gms_nccl_abort": None, "gms_nccl_library": _text}
     for name, kind in returns.items():
         getattr(library, name).restype = kind
+    # What each step calls: with these, ctypes converts numbers by itself, which is quicker.
+    takes = {"gms_slot_acquire": (_pointer, _u32, _pointer), "gms_slot_release": (_pointer, _u32, _u64, _u64),
+             "gms_slot_state": (_pointer, _u32, _pointer), "gms_block_seal": (_pointer, _text, _u64),
+             "gms_tail_note": (_pointer, _u32, _u64, _text, _text, _u64), "gms_step_begin": (_pointer,),
+             "gms_step_complete": (_pointer, _u64), "gms_progress": (_pointer,), "gms_work": (_pointer, _u32)}
+    for name, kinds in takes.items():
+        getattr(library, name).argtypes = kinds
     return library
 
 
@@ -154,6 +163,8 @@ class Pool:
         self.bytes: int = self._gms.gms_pool_bytes(handle)
         self.index: int = self._gms.gms_pool_index(handle)
         self.on_device = bool(self._gms.gms_pool_on_device(handle))
+        self._generation = _u64()
+        self._at_generation = c.byref(self._generation)
 
     @property
     def must_publish(self) -> bool:
@@ -178,27 +189,22 @@ class Pool:
 
     def acquire(self, slot: int) -> Optional[int]:
         """Leases a slot: its generation, None where it is quarantined or busy."""
-        generation = _u64()
-        status = self._gms.gms_slot_acquire(self._handle, _u32(slot), c.byref(generation))
+        status = self._gms.gms_slot_acquire(self._handle, slot, self._at_generation)
         if status in (QUARANTINED, BUSY):
             return None
         self._session._check("gms_slot_acquire", status)
-        return generation.value
+        return self._generation.value
 
     def release(self, slot: int, generation: int, token: int = 0) -> None:
-        self._session._check("gms_slot_release", self._gms.gms_slot_release(self._handle, _u32(slot), _u64(generation),
-                                                                            _u64(token)))
+        self._session._check("gms_slot_release", self._gms.gms_slot_release(self._handle, slot, generation, token))
 
     def seal(self, slot: int, generation: int, key: bytes, parent: bytes, token_count: int, token: int) -> None:
         """The block in `slot` is complete: `token` is the step that wrote it."""
-        block = _Block(hash=(c.c_uint8 * 16)(*key), parent_hash=(c.c_uint8 * 16)(*parent), token_count=token_count,
-                       part_count=1)
-        block.parts[0] = _Part(self.index, slot, generation)
-        self._session._check("gms_block_seal", self._gms.gms_block_seal(self._session._handle, c.byref(block),
-                                                                        _u64(token)))
+        block = _SEAL.pack(key, parent, token_count, 1, self.index, slot, generation)
+        self._session._check("gms_block_seal", self._gms.gms_block_seal(self._session._handle, block, token))
 
     def state(self, slot: int) -> int:
-        return self._gms.gms_slot_state(self._handle, _u32(slot), None)
+        return self._gms.gms_slot_state(self._handle, slot, None)
 
     def sealed(self) -> Iterator[Block]:
         """Every sealed block whose home is this pool, checked as it is read."""
@@ -221,9 +227,8 @@ class Pool:
     def note(self, slot: int, generation: int, key: bytes, parent: bytes, token_count: int, token: int) -> bool:
         """The block in `slot` is complete up to `token_count` tokens. False: not kept, which costs nothing but a longer
         way back one day; raises where the engine has lost what it writes to."""
-        entry = _TailEntry((c.c_uint8 * 16)(*key), token_count)
-        status = self._gms.gms_tail_note(self._handle, _u32(slot), _u64(generation), (c.c_uint8 * 16)(*parent),
-                                         c.byref(entry), _u64(token))
+        entry = _NOTE.pack(key, token_count)
+        status = self._gms.gms_tail_note(self._handle, slot, generation, parent, entry, token)
         if status >= 100:
             self._session._check("gms_tail_note", status)
         return status == 0
@@ -525,14 +530,14 @@ class Session:
         return self._gms.gms_step_begin(self._handle)
 
     def step_complete(self, token: int) -> None:
-        self._gms.gms_step_complete(self._handle, _u64(token))
+        self._gms.gms_step_complete(self._handle, token)
 
     def progress(self) -> None:
         self._gms.gms_progress(self._handle)
 
     def work(self, count: int) -> None:
         """How many requests run or wait: with some, an engine that makes no progress is succeeded."""
-        self._gms.gms_work(self._handle, _u32(count))
+        self._gms.gms_work(self._handle, count)
 
     def busy(self, duration_ms: int) -> None:
         self._gms.gms_busy(self._handle, _u32(duration_ms))

@@ -52,6 +52,15 @@ class Pool:
     def sealed(self) -> Iterator[gms.Block]:
         return iter(())
 
+    def tail_layout(self, planes: int, position_bytes: int, plane_bytes: int) -> None:
+        pass
+
+    def note(self, slot: int, generation: int, parent: bytes, key: bytes, token_count: int, token: int) -> None:
+        pass
+
+    def tails(self) -> Iterator[gms.Tail]:
+        return iter(())
+
     def returned(self) -> Iterator[int]:
         return iter(())
 

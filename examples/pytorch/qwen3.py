@@ -49,9 +49,12 @@ class Model:
         self._shares = {"q_proj": 0, "k_proj": 0, "v_proj": 0, "gate_proj": 0, "up_proj": 0, "o_proj": 1, "down_proj": 1}
         self.block_tokens, self.blocks = options.block_tokens, options.max_tokens // options.block_tokens
         self.path, self.seed, self.device = options.weights, options.model_seed, options.device
+        self._sum_kind = options.sums
         self.layout = f"slot-layer-kv-token-head tp={ranks.size}"
         self.name = f"qwen3-{options.shape}@{os.path.basename(self.path) if self.path else f'random-{self.seed}'}"
         self.block_bytes = self.layers * 2 * self.block_tokens * self.kv_heads * self.head * 2
+        position = self.kv_heads * self.head * 2
+        self.tail_layout = (2 * self.layers, position, self.block_tokens * position)
         self.sizes = sorted({min(int(size), ROWS) for size in options.graphs.split(",")} | {ROWS})
         self.graphs: list[Graph] = []
         self._kernels = importlib.import_module("reference" if self.device == "cpu" else "kernels").Kernels(
@@ -172,7 +175,7 @@ class Model:
         self._x, self._h, self._out = rows(self.width), rows(self.width), rows(self.vocabulary)
         self._qkv, self._q = rows((self.heads + 2 * self.kv_heads) * self.head), rows(self.heads * self.head)
         self._mixed, self._both, self._gated = rows(self.heads * self.head), rows(2 * self.mlp), rows(self.mlp)
-        self._sums = sums.make(ROWS, self.width, 2 * self.layers, self.device, self._ranks, session)
+        self._sums = sums.make(self._sum_kind, ROWS, self.width, 2 * self.layers, self.device, self._ranks, session)
         self._stream = torch.cuda.Stream() if pinned else None
 
     # --------------------------------------------------------------------------------------------------- steps ---
@@ -215,6 +218,8 @@ class Model:
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             for rows in self.sizes:
                 self._forward(rows)
+            for count in range(1, self.block_tokens):
+                self.copy(0, 1, count)  # whatever kernel PyTorch takes for it is loaded now
             self._settle()
             pool = None
             for rows in self.sizes:
@@ -279,6 +284,11 @@ class Model:
             return f"; device memory of this process: {mine[0] / 2**20:.0f} MiB" if mine and mine[0] else ""
         except Exception:  # a report, and nothing else, may lack it
             return ""
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        """The first positions of one slot to another, on the stream that will use them."""
+        with torch.cuda.stream(self._stream):
+            self._kv[target, :, :, :count].copy_(self._kv[source, :, :, :count])
 
     def poison(self, slot: int) -> None:
         """For drills: numbers of the size that keys and values have."""

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rank 0's decisions: prefix cache, slots, and what a step does. libgms is asked nothing here; worker.py carries it out.
 
-A plan is what one step does on every rank, in this order: release slots, acquire slots, compute rows, seal blocks.
+A plan is what one step does on every rank, in this order: release slots, acquire slots, salvage what a dead engine has left of
+unfinished blocks, compute rows. What follows the step is chosen while the device computes: blocks to be sealed, and how far
+unfinished ones have come.
 """
 from __future__ import annotations
 
@@ -31,11 +33,14 @@ class Slots:
         self._idle: collections.OrderedDict = collections.OrderedDict()  # cached and not in use, oldest first
         self.to_release: list[int] = []
         self.to_acquire: list[int] = []
+        self._tails: dict[bytes, list] = {}  # parent: what a dead engine has left of blocks behind it
         self.quarantined = 0
 
-    def adopt(self, blocks: list, free: Iterable[int]) -> None:
-        """`blocks` are the predecessor's; the deepest of a chain is evicted first."""
+    def adopt(self, blocks: list, free: Iterable[int], tails: list) -> None:
+        """`blocks` are the predecessor's; the deepest of a chain is evicted first. `tails` it had not finished."""
         self.free = collections.deque(free)
+        for tail in tails:
+            self._tails.setdefault(tail.parent, []).append(tail)
         depth, by_hash = {NO_BLOCK: 0}, {block.hash: block for block in blocks}
         for block in by_hash.values():
             path, key = [], block.hash
@@ -84,12 +89,22 @@ class Slots:
         self.to_acquire.append(slot)
         return slot
 
+    def find_tail(self, parent: bytes, tokens: list) -> tuple | None:
+        """(slot, which entry, how many tokens) of the longest unfinished block that begins as `tokens` do."""
+        best = None
+        for tail in self._tails.get(parent, ()):
+            for entry, (key, count) in enumerate(tail.entries):
+                if count <= len(tokens) and (best is None or count > best[2]) and block_hash(parent, tokens[:count]) == key:
+                    best = (tail.slot, entry, count)
+        return best
+
     def sealed(self, slot: int, key: bytes) -> None:
         self.cached[key] = slot
         self._hash[slot] = key
 
     def returned(self, slot: int) -> None:
-        """It came back from quarantine."""
+        """It came back from quarantine; what was left there will be overwritten."""
+        self._tails = {parent: [tail for tail in tails if tail.slot != slot] for parent, tails in self._tails.items()}
         self.free.append(slot)
         self.quarantined -= 1
 
@@ -103,7 +118,7 @@ class Request:
         self.text = message.get("text", False)
         self.slots: list[int] = []  # of blocks, in order
         self.keys: list[bytes] = []  # hashes of full ones
-        self.done = self.cached = 0  # tokens whose KV is there; of these, found
+        self.done = self.cached = self.salvaged = 0  # tokens whose KV is there; of these, found; taken up
 
     def blocks(self, block_tokens: int) -> int:
         return -(-self.limit // block_tokens)
@@ -138,6 +153,7 @@ class Scheduler:
         self._rows, self._size, self._run, self._slots, self._log = rows, block_tokens, run, slots, log
         self.waiting: collections.deque = collections.deque()
         self.running: list[Request] = []
+        self._salvages: list[tuple] = []
         self.steps = 0
 
     def submit(self, request: Request) -> None:
@@ -176,7 +192,20 @@ class Scheduler:
             self.waiting.popleft()
             request.slots, request.keys = [slot for slot, _ in hits], [key for _, key in hits]
             request.done = request.cached = len(hits) * size
+            self._take_up(request, parent)
             self.running.append(request)
+
+    def _take_up(self, request: Request, parent: bytes) -> None:
+        """What a dead engine had of the block that is next; at least the last token is computed."""
+        behind = request.tokens[request.done:request.done + self._size][:len(request.tokens) - request.done - 1]
+        found = self._slots.find_tail(parent, behind)
+        if found is None:
+            return
+        slot, entry, count = found
+        request.slots.append(self._slots.allocate())
+        self._salvages.append((slot, entry, request.slots[-1], count))
+        request.done += count
+        request.salvaged = count
 
     def _shares(self) -> list[tuple[Request, int]]:
         """How many rows each request gets: at least one, the first ones as many as they can use."""
@@ -188,36 +217,49 @@ class Scheduler:
             left -= count
         return shares
 
-    def _seals(self, request: Request, done: int, chosen: set) -> list:
-        """Blocks that are full with this step. A second copy of one that is cached stays private."""
-        seals = []
-        while (len(request.keys) + 1) * self._size <= done:
-            index = len(request.keys)
-            parent = request.keys[-1] if request.keys else NO_BLOCK
-            key = block_hash(parent, request.tokens[index * self._size:(index + 1) * self._size])
-            request.keys.append(key)
-            if key not in self._slots.cached and key not in chosen:
-                chosen.add(key)
-                seals.append((request.slots[index], key.hex(), parent.hex(), self._size))
-        return seals
+    def _after(self, shares: list[tuple[Request, int]]) -> dict:
+        """What follows the step. A second copy of a block that is cached stays private."""
+        size, seals, notes, chosen = self._size, [], [], set()
+        for request, count in shares:
+            done = request.done + count
+            while (len(request.keys) + 1) * size <= done:
+                index = len(request.keys)
+                parent = request.keys[-1] if request.keys else NO_BLOCK
+                key = block_hash(parent, request.tokens[index * size:(index + 1) * size])
+                request.keys.append(key)
+                if key not in self._slots.cached and key not in chosen:
+                    chosen.add(key)
+                    seals.append((request.slots[index], key.hex(), parent.hex(), size))
+            if done % size:
+                parent = request.keys[-1] if request.keys else NO_BLOCK
+                key = block_hash(parent, request.tokens[done // size * size:done])
+                notes.append((request.slots[done // size], key.hex(), parent.hex(), done % size))
+        return {"seal": seals, "note": notes}
 
     def step(self) -> bool:
         """One step on all ranks; new tokens go to the clients. False: nothing to do."""
         self._admit()
-        slots, rows, seals, chosen = self._slots, [], [], set()
+        slots, rows = self._slots, []
         shares = self._shares()
         for request, count in shares:
             while len(request.slots) * self._size < request.done + count:
                 request.slots.append(slots.allocate())
             rows += [(request.tokens[i], i, request.slots) for i in range(request.done, request.done + count)]
-            seals += self._seals(request, request.done + count, chosen)
         if not rows and not slots.to_release:
             return False
-        plan = {"release": slots.to_release, "acquire": slots.to_acquire, "rows": rows, "seal": seals,
+        plan = {"release": slots.to_release, "acquire": slots.to_acquire, "salvage": self._salvages, "rows": rows,
                 "phase": "prefill" if any(count > 1 for _, count in shares) else "decode"}
-        slots.to_release, slots.to_acquire = [], []
-        logits = self._run(plan)
-        for slot, key, _, _ in seals:
+        slots.to_release, slots.to_acquire, self._salvages = [], [], []
+        after: dict = {}
+
+        def meanwhile() -> dict:
+            after.update(self._after(shares))
+            return after
+
+        logits = self._run(plan, meanwhile)
+        if not rows:
+            return False
+        for slot, key, _, _ in after["seal"]:
             slots.sealed(slot, bytes.fromhex(key))
         self.steps += 1
         at = 0
@@ -226,7 +268,7 @@ class Scheduler:
             request.done += count
             if request.done == len(request.tokens):
                 self._emit(request, logits[at - 1].tolist())
-        return bool(rows)
+        return True
 
     def _emit(self, request: Request, logits: list) -> None:
         index = len(request.tokens) - request.prompt + request.given
@@ -240,4 +282,5 @@ class Scheduler:
         if len(request.tokens) == request.limit:
             self._finish(request)
             request.client.say({"id": request.id, "done": True, "reason": "length", "prompt_tokens": request.prompt,
-                                "cached_tokens": request.cached, "computed_tokens": request.prompt - request.cached})
+                                "cached_tokens": request.cached, "salvaged_tokens": request.salvaged,
+                                "computed_tokens": request.prompt - request.cached - request.salvaged})

@@ -8,7 +8,6 @@ same number of rows.
 from __future__ import annotations
 
 import ctypes as c
-import os
 
 import torch
 
@@ -129,12 +128,12 @@ class OneDevice(Alone):
 
 class Nccl(Alone):
     """One rank on each GPU. The same number of bytes each time, so that NCCL adds up in the same way each time."""
-    name = "nccl"
     VERIFY_MS = 2000
 
     def __init__(self, rows: int, width: int, session) -> None:
         self._part = torch.zeros((1, rows, width), dtype=torch.bfloat16, device="cuda")
         self.communicator = session.communicator()
+        self.name = f"NCCL {self.communicator.version}"
 
     def exchange(self, i: int, stream: int) -> None:
         self.communicator.all_reduce(self._part[0], stream=stream)
@@ -149,8 +148,10 @@ class Nccl(Alone):
         self.communicator.close()
 
 
-def make(rows: int, width: int, sums: int, device: str, ranks: Ranks, session) -> Alone:
-    """The way that fits: by where the ranks compute. Collective."""
+def make(kind: str, rows: int, width: int, sums: int, device: str, ranks: Ranks, session) -> Alone:
+    """The way that fits: by where the ranks compute ("auto"), or NCCL, which takes one rank as well. Collective."""
+    if kind == "nccl":
+        return Nccl(rows, width, session)
     if ranks.size == 1:
         return Alone(rows, width, device)
     if device == "cpu":
@@ -160,6 +161,5 @@ def make(rows: int, width: int, sums: int, device: str, ranks: Ranks, session) -
     if len(set(uuids)) == 1:
         return OneDevice(rows, width, sums, ranks)
     if len(set(uuids)) == ranks.size:
-        os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
         return Nccl(rows, width, session)
     raise SystemExit("error: some ranks share a GPU and some do not; give each rank its own, or all of them one")

@@ -24,6 +24,7 @@ class Model:
         self.layout = f"slot-token tp={ranks.size}"
         self.block_tokens = options.block_tokens
         self.block_bytes = self.block_tokens * self._PER_TOKEN
+        self.tail_layout = (1, self._PER_TOKEN, self.block_bytes)
         self.graph_captures = 0
         self._tensors = {f"row{i}": struct.pack("<Q", _mix(16 * ranks.rank + i)) * 8 for i in range(16)}
         self._weights = self._kv = None

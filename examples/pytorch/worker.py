@@ -2,9 +2,11 @@
 """What every rank does with a plan: slots and steps of libgms around one step of the model."""
 from __future__ import annotations
 
+import functools
 import os
 import select
 import time
+from typing import Callable
 
 from endings import Endings
 from ranks import Ranks
@@ -37,16 +39,26 @@ class Worker:
         self._model, self._session, self._kv, self._ranks = model, session, kv, ranks
         self._endings, self._log = endings, log
         self._generations: dict[int, int] = {}
+        self._tails: dict[int, object] = {}
+        self._notes: list[tuple] = []
 
-    def adopt(self, blocks: list) -> None:
+    def adopt(self, blocks: list, tails: list) -> None:
         self._generations = {block.slot: block.generation for block in blocks}
+        self._tails = {tail.slot: tail for tail in tails}
 
-    def lead(self, plan: dict):
-        """Rank 0: has the plan carried out on every rank; logits of its rows."""
+    def lead(self, plan: dict, meanwhile: Callable[[], dict]):
+        """Rank 0: has the plan carried out on every rank; logits of its rows. `meanwhile` says what follows, and is asked
+        while the device computes."""
         self._ranks.tell(plan)
-        return self.run(plan)
 
-    def run(self, plan: dict):
+        def after() -> dict:
+            following = meanwhile()
+            self._ranks.tell(following)
+            return following
+
+        return self._run(plan, after)
+
+    def _run(self, plan: dict, after: Callable[[], dict]):
         kv, log, generations, session = self._kv, self._log, self._generations, self._session
         for slot in plan["release"]:
             kv.release(slot, generations.pop(slot))
@@ -56,20 +68,35 @@ class Worker:
                 raise SystemExit(f"error: slot {slot} is not to be had on rank {self._ranks.rank}, and is on rank 0")
             generations[slot] = generation
             log(f"write slot={slot} generation={generation}")
+        for source, entry, slot, count in plan["salvage"]:
+            copy = functools.partial(self._model.copy, source, slot, count) if kv.on_device else None
+            kv.salvage(self._tails[source], entry, slot, generations[slot], copy)
+            log(f"salvage from={source} into={slot} tokens={count}")
         if not plan["rows"]:
             return None
         token = session.step_begin()
         self._model.submit(plan["rows"])
         self._endings.pass_through(plan["phase"])
         self._limit = time.monotonic() + STEP_S
+        following = after()
+        self._note()
         logits = self._model.finish(self._still)
         session.step_complete(token)
         session.progress()
-        for slot, key, parent, count in plan["seal"]:
+        self._notes = [(slot, generations[slot], bytes.fromhex(parent), bytes.fromhex(key), count, token)
+                       for slot, key, parent, count in following["note"]]
+        for slot, key, parent, count in following["seal"]:
             self._endings.pass_through("seal")
             kv.seal(slot, generations[slot], bytes.fromhex(key), bytes.fromhex(parent), count, token)
             log(f"seal slot={slot} generation={generations[slot]} hash={key}")
         return logits
+
+    def _note(self) -> None:
+        """How far the step before has brought unfinished blocks, said while the device is at the next one."""
+        for note in self._notes:
+            if self._generations.get(note[0]) == note[1]:
+                self._kv.note(*note)
+        self._notes = []
 
     def _still(self) -> None:
         self._ranks.check()
@@ -89,7 +116,7 @@ class Worker:
             if leader.fileno() in ready:
                 message = self._ranks.hear()
                 if "rows" in message:
-                    self.run(message)
+                    self._run(message, self._ranks.hear)
                 elif "arm" in message:
                     if message["rank"] in ("all", self._ranks.rank):
                         self._endings.arm(message["arm"])

@@ -75,10 +75,11 @@ class Engine:
         self.slots.free.extend(range(self.options.slots))
         self.scheduler = Scheduler(self.model.rows, self.options.block_tokens, self.run, self.slots, Quiet())
 
-    def run(self, plan: dict):
+    def run(self, plan: dict, meanwhile):
         if not plan["rows"]:
             return None
         self.model.submit(plan["rows"])
+        meanwhile()
         return self.model.finish(lambda: None)
 
     def answer(self, requests: list) -> dict:
@@ -267,7 +268,7 @@ def main() -> int:
     if options.device == "cuda" and not torch.cuda.is_available():
         print("skipped: PyTorch finds no GPU")
         return 77
-    options.weights, options.model_seed, options.graphs = None, 1, "4,16,64"
+    options.weights, options.model_seed, options.graphs, options.sums = None, 1, "4,16,64", "auto"
     options.slots, options.block_tokens, options.max_tokens = 512, 16, 768
     engine = Engine(options)
     failed = []

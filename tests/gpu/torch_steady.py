@@ -23,7 +23,7 @@ ROUNDS, REQUESTS, TOKENS, LEAST = 8, 16, 64, 0.99
 
 
 def options_of(arguments) -> argparse.Namespace:
-    return argparse.Namespace(weights=None, model_seed=1, graphs="4,16,64", slots=256, block_tokens=16, max_tokens=768,
+    return argparse.Namespace(weights=None, model_seed=1, graphs="4,16,64", sums="auto", slots=256, block_tokens=16, max_tokens=768,
                               device=arguments.device, shape=arguments.shape)
 
 
