@@ -96,7 +96,7 @@ class Endings:
             raise ValueError(f"\"at\" is one of {', '.join(self.PHASES)}")
         if message.get("how", "sigkill") not in self._kinds:
             raise ValueError(f"\"how\" is one of {', '.join(self._kinds)}")
-        if not isinstance(message.get("after"), int) or message["after"] < 1:
+        if type(message.get("after")) is not int or message["after"] < 1:
             raise ValueError("\"after\" is a number from 1 on")
 
     def arm(self, message: dict) -> None:

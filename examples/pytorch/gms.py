@@ -289,11 +289,11 @@ class Pool:
         Published weights are mapped for reading: a kernel that writes there ends its process. What the model changes while
         it runs (scales, counters) therefore does not belong there: `mutable` is refused for weights.
         """
-        import torch
-
         if mutable and self._kind == WEIGHTS:
             raise GmsError("tensor", REFUSED, "weights are mapped for reading once they are published, so a tensor that "
                                               "the model changes cannot be there: keep it in memory of the engine's own")
+        import torch
+
         count = 1
         for length in shape:
             count *= length

@@ -159,10 +159,14 @@ class Scheduler:
     def submit(self, request: Request) -> None:
         self.waiting.append(request)
 
-    def cancel(self, client, key: str | None = None) -> None:
-        for request in [r for r in self.running if r.client is client and key in (None, r.id)]:
+    def has(self, client, key: str) -> bool:
+        return any(r.client is client and r.id == key for r in (*self.running, *self.waiting))
+
+    def cancel(self, client) -> None:
+        """All requests of a client that is gone."""
+        for request in [r for r in self.running if r.client is client]:
             self._finish(request)
-        self.waiting = collections.deque(r for r in self.waiting if r.client is not client or key not in (None, r.id))
+        self.waiting = collections.deque(r for r in self.waiting if r.client is not client)
 
     def _finish(self, request: Request) -> None:
         self.running.remove(request)

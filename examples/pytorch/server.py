@@ -60,6 +60,18 @@ def tokens_of(prompt) -> list[int]:
     return tokens
 
 
+def check_request(message: dict) -> None:
+    """Whatever is computed with later has to be what it is taken for."""
+    if not isinstance(message["id"], str) or not 1 <= len(message["id"].encode()) <= 128:
+        raise ValueError("an \"id\" is a string of 1 to 128 bytes")
+    temperature = message.get("temperature", 0)
+    if isinstance(temperature, bool) or not isinstance(temperature, (int, float)) or not 0 <= temperature <= 100:
+        raise ValueError("a \"temperature\" is a number from 0 to 100")
+    for name in ("seed", "max_tokens"):
+        if type(message.get(name, 0)) is not int:
+            raise ValueError(f"\"{name}\" is a whole number")
+
+
 class Listener:
     """Made before parking, under a name that nobody knows; the promoted one takes the endpoint over by renaming it."""
 
@@ -116,6 +128,9 @@ class Server:
             client.say({**({"id": message["id"]} if known else {}), "error": str(problem)})
 
     def _generate(self, client: Client, message: dict) -> None:
+        check_request(message)
+        if self._scheduler.has(client, message["id"]):
+            raise ValueError(f"a request {message['id']} runs on this connection")
         given = message.get("generated", [])
         prompt = tokens_of(message["prompt"])
         tokens = prompt + tokens_of(given)

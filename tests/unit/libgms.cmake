@@ -21,4 +21,9 @@ if(NOT GMS_SANITIZE)
   add_test(NAME test_libgms_ctypes COMMAND sh -c "command -v python3 >/dev/null || { echo 'no python3' >&2; exit 77; }; \
 exec python3 '${CMAKE_CURRENT_SOURCE_DIR}/test_libgms_ctypes.py' '$<TARGET_FILE:gms>'")
   set_tests_properties(test_libgms_ctypes PROPERTIES LABELS unit TIMEOUT 60 SKIP_RETURN_CODE 77)
+  # The engine in Python: its own parts, without PyTorch.
+  add_test(NAME test_python_engine COMMAND sh -c "command -v python3 >/dev/null || { echo 'no python3' >&2; exit 77; }; \
+exec python3 '${CMAKE_CURRENT_SOURCE_DIR}/test_python_engine.py'")
+  set_tests_properties(test_python_engine PROPERTIES LABELS unit TIMEOUT 60 SKIP_RETURN_CODE 77
+                       ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
 endif()
