@@ -257,7 +257,8 @@ class Engine:
         epoch = wait_promotion(session, self._ranks, self._ending)
         if epoch is None:
             return
-        watch, calls = Watch(), session.driver_calls
+        watch = Watch()
+        self._calls = session.driver_calls
         log(f"promoted epoch={epoch}")
         self._drill.past("promoted")
         self._drill.poison(self._model)
@@ -283,7 +284,7 @@ class Engine:
         session.serve(self._options.listen if rank == 0 else None)
         log(f"serving epoch={epoch}")
         watch("serve")
-        calls = session.driver_calls - calls
+        calls = session.driver_calls - self._calls
         self._drill.past("serving")
         if rank == 0:
             print(f"serving {self._options.listen}", flush=True)
@@ -297,9 +298,13 @@ class Engine:
         log("end")
 
     def _lead(self) -> None:
-        busy, said = False, -1
+        busy, said, served = False, -1, False
         while not self._ending:
             busy = self._server.turn(busy)
+            if busy and not served:
+                served = True
+                print(f"driver calls from the promotion to the first tokens: {self._session.driver_calls - self._calls}",
+                      flush=True)
             work = len(self._scheduler.running) + len(self._scheduler.waiting)
             if work != said:
                 self._session.work(work)

@@ -177,6 +177,17 @@ class Model:
         self._mixed, self._both, self._gated = rows(self.heads * self.head), rows(2 * self.mlp), rows(self.mlp)
         self._sums = sums.make(self._sum_kind, ROWS, self.width, 2 * self.layers, self.device, self._ranks, session)
         self._stream = torch.cuda.Stream() if pinned else None
+        self.copier = self._copier_of(kv) if pinned else None
+
+    def _copier_of(self, kv) -> Callable:
+        """Copies inside the KV pool, on the stream that will use it."""
+        copy = kv.torch_copier()
+
+        def copier(*what) -> None:
+            with torch.cuda.stream(self._stream):
+                copy(*what)
+
+        return copier
 
     # --------------------------------------------------------------------------------------------------- steps ---
 
@@ -218,8 +229,8 @@ class Model:
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             for rows in self.sizes:
                 self._forward(rows)
-            for count in range(1, self.block_tokens):
-                self.copy(0, 1, count)  # whatever kernel PyTorch takes for it is loaded now
+            for count in range(1, self.block_tokens):  # whatever kernel PyTorch takes for it is loaded now
+                self.copier(self.block_bytes, 0, self.tail_layout[2], count * self.tail_layout[1], self.tail_layout[0])
             self._settle()
             pool = None
             for rows in self.sizes:
@@ -284,11 +295,6 @@ class Model:
             return f"; device memory of this process: {mine[0] / 2**20:.0f} MiB" if mine and mine[0] else ""
         except Exception:  # a report, and nothing else, may lack it
             return ""
-
-    def copy(self, source: int, target: int, count: int) -> None:
-        """The first positions of one slot to another, on the stream that will use them."""
-        with torch.cuda.stream(self._stream):
-            self._kv[target, :, :, :count].copy_(self._kv[source, :, :, :count])
 
     def poison(self, slot: int) -> None:
         """For drills: numbers of the size that keys and values have."""

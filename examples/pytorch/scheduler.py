@@ -90,12 +90,12 @@ class Slots:
         return slot
 
     def find_tail(self, parent: bytes, tokens: list) -> tuple | None:
-        """(slot, which entry, how many tokens) of the longest unfinished block that begins as `tokens` do."""
+        """(slot, how many tokens) of the longest unfinished block that begins as `tokens` do."""
         best = None
         for tail in self._tails.get(parent, ()):
-            for entry, (key, count) in enumerate(tail.entries):
-                if count <= len(tokens) and (best is None or count > best[2]) and block_hash(parent, tokens[:count]) == key:
-                    best = (tail.slot, entry, count)
+            for count, key in tail.entries:
+                if count <= len(tokens) and (best is None or count > best[1]) and block_hash(parent, tokens[:count]) == key:
+                    best = (tail.slot, count)
         return best
 
     def sealed(self, slot: int, key: bytes) -> None:
@@ -205,9 +205,9 @@ class Scheduler:
         found = self._slots.find_tail(parent, behind)
         if found is None:
             return
-        slot, entry, count = found
+        source, count = found
         request.slots.append(self._slots.allocate())
-        self._salvages.append((slot, entry, request.slots[-1], count))
+        self._salvages.append((source, request.slots[-1], count))
         request.done += count
         request.salvaged = count
 

@@ -16,7 +16,7 @@ def _mix(x: int) -> int:
 class Model:
     """KV of a token: 64 bytes made of the token, its place and the weights. Logits: of the sum over all KV so far, on all
     ranks."""
-    name, dtype, vocabulary, rows, stream = "toy@2", "u64", 256, 16, 0
+    name, dtype, vocabulary, rows, stream, copier = "toy@2", "u64", 256, 16, 0, None
     _PER_TOKEN = 64
 
     def __init__(self, options, ranks) -> None:

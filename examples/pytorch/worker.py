@@ -2,7 +2,6 @@
 """What every rank does with a plan: slots and steps of libgms around one step of the model."""
 from __future__ import annotations
 
-import functools
 import os
 import select
 import time
@@ -68,9 +67,8 @@ class Worker:
                 raise SystemExit(f"error: slot {slot} is not to be had on rank {self._ranks.rank}, and is on rank 0")
             generations[slot] = generation
             log(f"write slot={slot} generation={generation}")
-        for source, entry, slot, count in plan["salvage"]:
-            copy = functools.partial(self._model.copy, source, slot, count) if kv.on_device else None
-            kv.salvage(self._tails[source], entry, slot, generations[slot], copy)
+        for source, slot, count in plan["salvage"]:
+            kv.salvage(self._tails[source], count, slot, generations[slot], self._model.copier)
             log(f"salvage from={source} into={slot} tokens={count}")
         if not plan["rows"]:
             return None
@@ -83,7 +81,7 @@ class Worker:
         logits = self._model.finish(self._still)
         session.step_complete(token)
         session.progress()
-        self._notes = [(slot, generations[slot], bytes.fromhex(parent), bytes.fromhex(key), count, token)
+        self._notes = [(slot, generations[slot], bytes.fromhex(key), bytes.fromhex(parent), count, token)
                        for slot, key, parent, count in following["note"]]
         for slot, key, parent, count in following["seal"]:
             self._endings.pass_through("seal")

@@ -48,7 +48,7 @@ drill() {
         python3 "$source/examples/pytorch/engine.py" --slots 1024 >"$results/$name.txt" 2>&1
     code=$?
     grep -v '^$' "$results/$name.txt" | sed -n '/^  *failover 1/,$p; /^  fault  /,$p; /FAIL\|COULD NOT/p' | awk '!seen[$0]++' | tail -n 60
-    find "$work" -type f ! -name '*.cfg' -exec grep -haE '^(engine [0-9]+ rank|rank [0-9]+( promoted|:))' {} + 2>/dev/null |
+    find "$work" -type f ! -name '*.cfg' -exec grep -haE '^(engine [0-9]+ rank|rank [0-9]+( promoted|:)|driver calls)' {} + 2>/dev/null |
         sort | uniq -c | tail -n "${SAID:-48}"
     find "$work" -type f -exec grep -haE '^error: |Traceback|Error: ' {} + 2>/dev/null | sort | uniq -c | head -n 12
     echo "-- exit $code"

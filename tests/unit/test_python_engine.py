@@ -50,7 +50,7 @@ class Machine:
         for slot in plan["acquire"]:
             self.idle.remove(slot)
             self.leased.add(slot)
-        for source, entry, slot, count in plan["salvage"]:
+        for source, slot, count in plan["salvage"]:
             assert slot in self.leased and source not in self.leased
             self.salvaged.append((source, slot, count))
         if not plan["rows"]:
@@ -110,7 +110,7 @@ class Adoption(unittest.TestCase):
         self.blocks = [first, block(1, first.hash, self.prompt[4:8])]
         key = block_hash(self.blocks[1].hash, self.prompt[8:9])
         longer = block_hash(self.blocks[1].hash, self.prompt[8:10] + [99])
-        self.tail = gms.Tail(5, self.blocks[1].hash, ((longer, 3), (key, 1)), None)
+        self.tail = gms.Tail(5, 7, self.blocks[1].hash, ((3, longer), (1, key)))
 
     def serve(self, free, tails):
         slots, machine, client = Slots(), Machine(free), Client()
@@ -131,7 +131,7 @@ class Adoption(unittest.TestCase):
             key for key, slot in machine.sealed.items() if slot == 2)), [12]).hex(), 1))
 
     def test_what_does_not_begin_alike_is_computed(self):
-        other = gms.Tail(5, self.blocks[1].hash, ((bytes(range(16)), 1),), None)
+        other = gms.Tail(5, 7, self.blocks[1].hash, ((1, bytes(range(16))),))
         _, machine, end = self.serve([2, 3], [other])
         self.assertEqual((end["cached_tokens"], end["salvaged_tokens"], end["computed_tokens"]), (8, 0, 2))
         self.assertEqual(machine.salvaged, [])
