@@ -20,7 +20,7 @@ struct look {
     bool equal;                   /* they say the same */
     char role[ROLE_BYTES];        /* "": nobody is in the slot */
     int64_t incarnation, serving; /* serving: engine, -1 nobody */
-    bool shadow;                  /* another engine is parked */
+    uint32_t parked;              /* how many are parked, this one included */
 };
 
 static void look_at(const json_t *document, uint32_t engine, struct look *ret_look)
@@ -35,10 +35,9 @@ static void look_at(const json_t *document, uint32_t engine, struct look *ret_lo
         const char *role = json_string_value(json_object_get(item, "role"));
         if (role == NULL)
             continue;
-        if (json_integer_value(json_object_get(item, "engine")) != (json_int_t)engine) {
-            ret_look->shadow = ret_look->shadow || strcmp(role, "parked") == 0;
+        ret_look->parked += strcmp(role, "parked") == 0 ? 1 : 0;
+        if (json_integer_value(json_object_get(item, "engine")) != (json_int_t)engine)
             continue;
-        }
         snprintf(ret_look->role, sizeof ret_look->role, "%s", role);
         ret_look->incarnation = (int64_t)json_integer_value(json_object_get(item, "incarnation"));
     }
@@ -62,7 +61,8 @@ static gms_status look(const char *run_dir, uint32_t engine, struct look *ret_lo
             *ret_look = one;
         ret_look->equal = ret_look->equal && strcmp(one.role, ret_look->role) == 0 &&
                           one.incarnation == ret_look->incarnation && one.serving == ret_look->serving;
-        ret_look->shadow = ret_look->shadow && one.shadow;
+        if (one.parked < ret_look->parked)
+            ret_look->parked = one.parked;
     }
     gms_answers_free(&answers);
     return status;
@@ -112,6 +112,25 @@ static void wait_for(struct waiting *waiting, const char *what)
 
 /* ---------------------------------------------------------------------------------------------------- park ---- */
 
+/* The engine is parked; or, roles not following numbers, it has handed over and as many are parked as before: who
+ * starts engines again has given the new one another number. */
+static bool is_parked(const struct look *first, const struct look *now, uint32_t engine, char ret_text[256])
+{
+    if (!now->equal)
+        return false;
+    if (strcmp(now->role, "parked") == 0) {
+        snprintf(ret_text, 256, "engine %u is parked (incarnation %" PRId64 ")", engine, now->incarnation);
+        return true;
+    }
+    if (now->role[0] != '\0' || first->serving != (int64_t)engine || now->serving < 0 ||
+        now->serving == (int64_t)engine || now->parked < first->parked)
+        return false;
+    snprintf(ret_text, 256,
+             "engine %u has handed over to engine %" PRId64 " and ended; as many are parked as before (%u)", engine,
+             now->serving, now->parked);
+    return true;
+}
+
 static gms_status begin_park(const char *run_dir, uint32_t engine, const struct look *now, struct gms_error *ret_error)
 {
     if (strcmp(now->role, "joined") == 0)
@@ -119,7 +138,7 @@ static gms_status begin_park(const char *run_dir, uint32_t engine, const struct 
     if (strcmp(now->role, "serving") != 0 && strcmp(now->role, "promoted") != 0)
         return gms_fail(ret_error, GMS_E_REFUSED, "engine %u %s: start it, and it parks", engine,
                         now->role[0] == '\0' ? "is not in the group" : "is condemned and being ended");
-    if (!now->shadow)
+    if (now->parked == 0)
         return gms_fail(ret_error, GMS_E_REFUSED,
                         "no other engine is parked: nobody would serve after engine %u; gms-ctl wait standby tells "
                         "when one is",
@@ -144,10 +163,8 @@ gms_status gms_handover_park(const char *run_dir, uint32_t engine, uint64_t dead
     status = begin_park(run_dir, engine, &first, ret_error);
     while (status == GMS_OK) {
         status = look(run_dir, engine, &now, ret_error);
-        if (status == GMS_OK && now.equal && strcmp(now.role, "parked") == 0) {
-            snprintf(ret_text, 256, "engine %u is parked (incarnation %" PRId64 ")", engine, now.incarnation);
+        if (status == GMS_OK && is_parked(&first, &now, engine, ret_text))
             return GMS_OK;
-        }
         if (status == GMS_E_DISCONNECTED || status == GMS_E_NOT_FOUND || status == GMS_E_TIMEOUT)
             status = GMS_OK; /* coordinators may be starting again */
         if (now.incarnation == first.incarnation && strcmp(now.role, "serving") == 0)
@@ -157,7 +174,9 @@ gms_status gms_handover_park(const char *run_dir, uint32_t engine, uint64_t dead
                      engine);
         else if (now.role[0] == '\0')
             snprintf(what, sizeof what,
-                     "engine %u has ended, and nobody has started it again (gms-up with launch.engines does)", engine);
+                     "engine %u has ended, and no other has parked in its place yet (gms-up with launch.engines starts "
+                     "one)",
+                     engine);
         else
             snprintf(what, sizeof what, "engine %u is %s", engine,
                      strcmp(now.role, "joined") == 0 ? "warming up" : now.role);

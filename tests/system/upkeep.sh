@@ -51,6 +51,18 @@ gms-ctl drain "$before" >"$work/drain.out"
 gms-ctl drain "$before" | grep -q "does not serve" || fail "drained twice"
 gms-ctl wait standby >/dev/null
 
+echo "== park and wake: handed over as planned, and there is a shadow again"
+before=$(serving)
+gms-ctl park "$before" >"$work/park.out"
+[ "$(serving)" != "$before" ] || fail "engine $before serves after it was parked"
+shadow=$(in_role parked | tr -d ' ')
+[ -n "$shadow" ] || fail "park did not wait for a shadow"
+gms-ctl park "$shadow" >"$work/park.out" || fail "parked twice is not parked"
+gms-ctl wake "$shadow" >"$work/wake.out"
+[ "$(serving)" = "$shadow" ] || fail "engine $(serving) serves, not $shadow, which was woken"
+gms-ctl wake "$shadow" >"$work/wake.out" || fail "woken twice is not awake"
+gms-ctl wait standby >/dev/null
+
 echo "== gms-up is killed: engines run on, and the next one goes on with them"
 engines=$(in_role serving)$(in_role parked)
 kill -KILL "$up"

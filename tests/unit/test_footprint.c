@@ -83,7 +83,7 @@ static void test_host_of_a_child(void **state)
         char byte = 0;
         for (int round = 0; round < 2; round++) {
             if (round == 1) {
-                char *own = malloc(16 * MIB);
+                char *volatile own = malloc(16 * MIB); /* else the compiler leaves it out */
                 char *shared = mmap(NULL, 64 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
                 memset(own, 1, 16 * MIB);
                 memset(shared, 1, 64 * MIB);
