@@ -65,10 +65,10 @@ struct gms_nccl_api {
     GMS_NCCL_LIST(GMS_NCCL_MEMBER)
     GMS_NCCL_OPTIONAL_LIST(GMS_NCCL_MEMBER)
 #undef GMS_NCCL_MEMBER
-        const char *(*result_text)(gms_nccl_result result); /* ncclGetErrorString */
-    const char *(*last_error)(gms_nccl_handle handle);      /* ncclGetLastError; NULL where missing */
-    int number;                                             /* its version, 22803 for 2.28.3 */
-    char file[256];                                         /* where it was found */
+    const char *(*result_text)(gms_nccl_result result); /* ncclGetErrorString */
+    const char *(*last_error)(gms_nccl_handle handle);  /* ncclGetLastError; NULL where missing */
+    int number;                                         /* its version, 22803 for 2.28.3 */
+    char file[256];                                     /* where it was found */
 };
 
 /*
