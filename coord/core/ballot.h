@@ -142,6 +142,9 @@ struct gms_ballot {
     struct gms_ballot_exchange exchange;
 };
 
+/* One message that Open MPI sends at once between ranks of a host: 4 KiB with its header. */
+_Static_assert(sizeof(struct gms_ballot) <= 4032, "a ballot is one eager message");
+
 enum {
     GMS_BALLOT_SHUTDOWN = 1u << 0,  /* a rank was told to stop: planned stop of the coordinator job */
     GMS_BALLOT_MALFORMED = 1u << 1, /* merge met something it could not combine */

@@ -204,7 +204,7 @@ static gms_status take_over(struct rank_on_gpu *r)
 {
     struct gms_promotion promotion;
     struct gms_adoption adoption;
-    struct gms_nccl_verification verified;
+    struct gms_nccl_verification verified = {0};
     gms_status status = gms_wait_promotion(r->session, -1, &promotion, &error);
     if (status == GMS_OK)
         status = gms_adopt(r->session, &adoption, &error);

@@ -33,6 +33,7 @@ struct meeting {
 };
 
 struct ncclComm {
+    struct ncclComm *before; /* the one that was made before: a handle outlives its abort, so that its use is noticed */
     int ranks, rank;
     struct meeting *meeting;
     bool counted; /* among those that have arrived */
@@ -134,6 +135,8 @@ static void start(void *(*body)(void *), void *context, gms_nccl_handle comm)
 /* ---------------------------------------------------------------------------------------------------- making -- */
 
 #if FAKE_NCCL_VERSION >= 21400
+static gms_nccl_handle made_last;
+
 static void *make(void *context)
 {
     gms_nccl_handle comm = context;
@@ -171,6 +174,8 @@ gms_nccl_result ncclCommInitRankConfig(gms_nccl_handle *ret_handle, int ranks, s
     comm->ranks = ranks;
     comm->rank = rank;
     atomic_store(&comm->result, GMS_NCCL_IN_PROGRESS);
+    comm->before = made_last;
+    made_last = comm;
     fake.handles++;
     start(make, comm, comm);
     *ret_handle = comm;
@@ -187,7 +192,7 @@ gms_nccl_result ncclCommAbort(gms_nccl_handle comm)
     while (atomic_load(&comm->threads) > 0)
         sched_yield();
     munmap(comm->meeting, sizeof *comm->meeting);
-    return GMS_NCCL_SUCCESS; /* the handle itself stays, so that its use is noticed */
+    return GMS_NCCL_SUCCESS;
 }
 
 gms_nccl_result ncclCommGetAsyncError(gms_nccl_handle comm, gms_nccl_result *ret_result)

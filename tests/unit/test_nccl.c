@@ -19,7 +19,7 @@
 #include "nccl/communicator.h"
 #include "vmm/cuda_stream.h"
 
-enum { LAUNCH_MS = 200, SOON_MS = 100, LATE_MS = 20000 };
+enum { SOON_MS = 100, LATE_MS = 20000, LAUNCH_MS = LATE_MS };
 
 static struct fake_nccl *fake;
 static const struct gms_nccl_api *api;
