@@ -437,6 +437,8 @@ static const char *const own_names[] = {"GMS_RUN_DIR",   "GMS_RANK",       "GMS_
                                         "GMS_LAUNCH_ID", "GMS_RANK_NAMES", "GMS_AGREED_NAMES"};
 /* Names that programs of this version read or set, beside those. */
 static const char *const known_names[] = {"GMS_EPOCH", "GMS_ENDPOINT"};
+/* Names that libgms reads in engine ranks: handed on. */
+static const char *const engine_names[] = {"GMS_NCCL_LIBRARY", "GMS_REGISTERS_AGAIN"};
 
 static bool is_listed(const char *const *list, size_t count, const char *name, size_t bytes)
 {
@@ -462,7 +464,8 @@ bool gms_environment_is_unknown(const char *name, size_t bytes)
 {
     return bytes > 4 && memcmp(name, "GMS_", 4) == 0 &&
            !is_listed(own_names, sizeof own_names / sizeof own_names[0], name, bytes) &&
-           !is_listed(known_names, sizeof known_names / sizeof known_names[0], name, bytes);
+           !is_listed(known_names, sizeof known_names / sizeof known_names[0], name, bytes) &&
+           !is_listed(engine_names, sizeof engine_names / sizeof engine_names[0], name, bytes);
 }
 
 static int compare_entries(const void *left, const void *right)

@@ -28,14 +28,13 @@ bool gms_core_exchange_offer(const struct gms_core *core, struct gms_ballot_exch
         if (key->kind != GMS_OPERATION_EXCHANGE || !gms_core_contributes(core, e) ||
             gms_core_exchange_arrived(core, e, key))
             continue;
-        if (ret_exchange->incarnation && ret_exchange->incarnation < key->incarnation)
-            continue; /* its turn comes */
         ret_exchange->incarnation = key->incarnation;
         ret_exchange->sequence = key->sequence;
         ret_exchange->bytes = pending->exchange_bytes;
         memcpy(ret_exchange->data, pending->exchange, sizeof ret_exchange->data);
+        return true; /* the others' turns come: this one has arrived then */
     }
-    return ret_exchange->incarnation != 0;
+    return false;
 }
 
 void gms_core_exchange_round(struct gms_core *core, const struct gms_ballot *merged)
@@ -47,8 +46,7 @@ void gms_core_exchange_round(struct gms_core *core, const struct gms_ballot *mer
 
         /* This round's facts may have ended whose call it was. */
         if (slot->incarnation != said->incarnation || slot->role == GMS_ROLE_EMPTY ||
-            slot->role == GMS_ROLE_CONDEMNED || slot->next_sequence != said->sequence ||
-            said->bytes > sizeof slot->exchange.data)
+            slot->role == GMS_ROLE_CONDEMNED || said->bytes > sizeof slot->exchange.data)
             continue;
         slot->exchange.sequence = said->sequence;
         slot->exchange.bytes = said->bytes;

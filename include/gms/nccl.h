@@ -13,9 +13,9 @@
  *   gms_serve, { replay graphs, gms_nccl_wait } ...
  *   gms_nccl_close, gms_close
  *
- * Nothing here waits for ever. The communicator is a non-blocking one; whatever NCCL does in the background is waited
- * for with a deadline, and a wait ends early when this incarnation is condemned or NCCL reports an error. Then the
- * communicator is aborted, so that kernels that wait for a peer that is gone end.
+ * Nothing here waits for ever for another rank. The communicator is a non-blocking one; whatever NCCL does in the
+ * background is waited for with a deadline, and a wait ends early when this incarnation is condemned or NCCL reports an
+ * error. Then the communicator is aborted, so that kernels that wait for a peer that is gone end.
  *
  * Thread rule: calls on one communicator from one thread at a time, the session's; gms_nccl_abort from any.
  * Environment: GMS_NCCL_LIBRARY names the library, equal on all ranks. NCCL's own variables are the deployment's
@@ -133,8 +133,9 @@ GMS_API gms_status gms_nccl_verify(gms_nccl *nccl, uint32_t timeout_ms, struct g
 
 /*
  * Ends whatever is in flight on this communicator, on this rank, and frees it; kernels that wait for a peer end. Every
- * later call but close is REFUSED. Called by itself when the session learns that this incarnation is condemned. Any
- * thread; twice is once.
+ * later call but close is REFUSED. Called by itself when the session learns that this incarnation is condemned. NCCL
+ * waits for work of the engine's own that stands in front of a collective on its stream: a kernel there that does not
+ * end holds this up (the fence ends the process). Any thread; twice is once.
  */
 GMS_API void gms_nccl_abort(gms_nccl *nccl);
 

@@ -43,6 +43,10 @@ enum value {
     STATUS,
     VERSION,
     KILLED_NS, /* given by the parent, or by the rank that left */
+    SECOND_US, /* another communicator of the same process */
+    SECOND_MIB,
+    LEFT_MIB,   /* of it, when it is closed */
+    WAKE_CALLS, /* of the driver, by libgms, in the verification after the wake */
 };
 
 static struct gpu gpu;
@@ -141,6 +145,25 @@ static gms_status make(struct rank_on_gpu *r)
     return GMS_OK;
 }
 
+/* What a communicator costs beside what NCCL needs once. */
+static gms_status make_another(struct rank_on_gpu *r)
+{
+    uint64_t before = 0, after = 0, closed = 0, total = 0;
+    gms_nccl *another = NULL;
+    GMS(gms_vmm_cuda_free_bytes(&before, &total, &error));
+    const uint64_t begun_ns = gms_clock_ns();
+    gms_status status = gms_nccl_open(r->session, NULL, &another, &error);
+    r->rank->values[SECOND_US] = us_since(begun_ns);
+    if (status != GMS_OK)
+        return status;
+    GMS(gms_vmm_cuda_free_bytes(&after, &total, &error));
+    gms_nccl_close(another);
+    GMS(gms_vmm_cuda_free_bytes(&closed, &total, &error));
+    r->rank->values[SECOND_MIB] = before > after ? (before - after) >> 20 : 0;
+    r->rank->values[LEFT_MIB] = before > closed ? (before - closed) >> 20 : 0;
+    return GMS_OK;
+}
+
 static gms_status measure(struct rank_on_gpu *r)
 {
     static uint64_t took[TIMES];
@@ -210,8 +233,10 @@ static gms_status take_over(struct rank_on_gpu *r)
         status = gms_adopt(r->session, &adoption, &error);
     if (status == GMS_OK)
         status = gms_wake(r->session, &error);
+    const uint64_t calls = gms_driver_calls();
     if (status == GMS_OK)
         status = gms_nccl_verify(r->nccl, 5000, &verified, &error);
+    r->rank->values[WAKE_CALLS] = gms_driver_calls() - calls;
     if (status == GMS_OK)
         status = gms_serve(r->session, r->rank->rank == 0 ? "unix:/here" : NULL, &error);
     r->rank->values[SERVED_US] = us_since(r->rank->values[KILLED_NS]);
@@ -273,6 +298,8 @@ static gms_status live_on_gpu(struct rank_on_gpu *r)
     status = measure(r);
     if (status == GMS_OK)
         status = capture(r);
+    if (status == GMS_OK)
+        status = make_another(r);
     if (status == GMS_OK)
         status = gms_park(r->session, &error);
     if (status == GMS_OK && r->rank->engine != 0) { /* the primary's KV, through the graph */
@@ -357,6 +384,9 @@ static void say(const struct engine *engine, const char *who)
         who, (double)greatest(engine, OPEN_US) / 1e3, (unsigned long long)greatest(engine, OPEN_MIB),
         (unsigned long long)greatest(engine, VERIFY_US), (unsigned long long)greatest(engine, VERIFY_P99_US),
         (unsigned long long)greatest(engine, EAGER_US), (unsigned long long)greatest(engine, GRAPH_US));
+    printf("  %s: another one in the same process: %.1f ms, %llu MiB, of which %llu MiB stay when it is closed\n", who,
+           (double)greatest(engine, SECOND_US) / 1e3, (unsigned long long)greatest(engine, SECOND_MIB),
+           (unsigned long long)greatest(engine, LEFT_MIB));
     fflush(stdout);
 }
 
@@ -393,10 +423,10 @@ static void fail_over(uint32_t from)
         assert_int_equal(second.ranks[r].values[PARKED_OK], 1);
     kill_at(&first, &second, from);
     reach(&second, AT_SERVING);
-    printf("  %u of %u ranks killed: verified after the wake in %llu us, serving after %.1f ms, first captured step "
-           "done and "
-           "right after %.1f ms\n",
+    printf("  %u of %u ranks killed: verified after the wake in %llu us (%llu driver calls of ours, looks included)\n",
            ranks - from, ranks, (unsigned long long)greatest(&second, WAKE_VERIFY_US),
+           (unsigned long long)greatest(&second, WAKE_CALLS));
+    printf("  serving after %.1f ms, first captured step done and right after %.1f ms\n",
            (double)greatest(&second, SERVED_US) / 1e3, (double)greatest(&second, FIRST_US) / 1e3);
     fflush(stdout);
     engine_go(&second, GATE_END);

@@ -18,7 +18,7 @@
 #include "gms/engine.h"
 #include "wire/message.h"
 
-enum { HARNESS_RANKS = 8, HARNESS_VALUES = 16, HARNESS_DEADLINE_MS = 20000 };
+enum { HARNESS_RANKS = 8, HARNESS_VALUES = 20, HARNESS_DEADLINE_MS = 20000 };
 
 /* ------------------------------------------------------------------------------------------------- cluster ----- */
 

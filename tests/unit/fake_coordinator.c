@@ -172,6 +172,16 @@ static void release_pool(struct fake_coordinator *fake, struct fake_client *clie
     answer_status(client, request, GMS_OK);
 }
 
+static void exchange(struct fake_client *client, const struct gms_message *request)
+{
+    struct gms_message reply = {.reply = {.rank = -1,
+                                          .kind = GMS_OPERATION_EXCHANGE,
+                                          .sequence = request->propose.sequence,
+                                          .incarnation = client->incarnation,
+                                          .payload = request->propose.payload}};
+    answer(client, &reply, request->request_id);
+}
+
 static void talk(const struct fake_coordinator *fake, const struct fake_client *client)
 {
     struct gms_message message = {.type = GMS_MESSAGE_TRANSFER_STALLED,
@@ -261,6 +271,9 @@ static void proposed(struct fake_coordinator *fake, struct fake_client *client, 
         answer(client, &reply, request->request_id);
         break;
     }
+    case GMS_OPERATION_EXCHANGE:
+        exchange(client, request);
+        break;
     default:
         MUST(false);
     }

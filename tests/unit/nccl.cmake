@@ -25,3 +25,8 @@ foreach(kind old new environment)
 endforeach()
 set_tests_properties(test_nccl_library test_nccl_library_old test_nccl_library_new test_nccl_library_environment PROPERTIES
   ENVIRONMENT "LD_LIBRARY_PATH=${GMS_FAKE_CUDA_DIR};FAKE_NCCL_DIR=${CMAKE_BINARY_DIR}/tests")
+
+gms_add_test(NAME test_libgms_nccl SOURCES test_libgms_nccl.c fake_nccl_find.c LIBRARIES gms fake_coordinator ${CMAKE_DL_LIBS})
+add_dependencies(test_libgms_nccl fake_cuda fake_nccl)
+set_tests_properties(test_libgms_nccl PROPERTIES
+  ENVIRONMENT "LD_LIBRARY_PATH=${GMS_FAKE_CUDA_DIR};GMS_TEST_MEMORY=cuda")

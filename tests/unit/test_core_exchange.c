@@ -85,6 +85,24 @@ static void test_a_stuck_one_holds_nobody_up(void **state)
     cluster_free(c);
 }
 
+/* The same when both were there for one round, and nothing else gives rise to another one. */
+static void test_two_in_one_round(void **state)
+{
+    struct cluster *c = new_cluster(3);
+    struct gms_proposal stuck = exchange(1, 1), other = exchange(2, 1), else_where = cluster_join(99);
+
+    (void)state;
+    join(c, 0, 11);
+    join(c, 1, 12);
+    cluster_propose(c, 0, 5, session_of(5, 0),
+                    &else_where); /* rank 0 is in a round with this one when the others come */
+    cluster_propose(c, 0, 0, session_of(0, 0), &stuck);
+    cluster_forget_trace(c);
+    assert_int_equal(everywhere(c, 1, &other).status, GMS_OK);
+    assert_int_equal(cluster_count(c, UINT32_MAX, GMS_ACTION_REPLY), 3);
+    cluster_free(c);
+}
+
 /* Rank 0 dies in the middle: the others are told that their incarnation is condemned, at once. */
 static void test_rank_0_dies_in_the_middle(void **state)
 {
@@ -217,9 +235,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_after_another),           cmocka_unit_test(test_engines_at_once_do_not_mix),
-        cmocka_unit_test(test_a_stuck_one_holds_nobody_up), cmocka_unit_test(test_rank_0_dies_in_the_middle),
-        cmocka_unit_test(test_incarnations_never_mix),      cmocka_unit_test(test_value_and_name_are_compared),
-        cmocka_unit_test(test_too_much_is_refused),         cmocka_unit_test(test_snapshot_keeps_it),
+        cmocka_unit_test(test_a_stuck_one_holds_nobody_up), cmocka_unit_test(test_two_in_one_round),
+        cmocka_unit_test(test_rank_0_dies_in_the_middle),   cmocka_unit_test(test_incarnations_never_mix),
+        cmocka_unit_test(test_value_and_name_are_compared), cmocka_unit_test(test_too_much_is_refused),
+        cmocka_unit_test(test_snapshot_keeps_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -224,6 +224,7 @@ static void test_inheritance(void **state)
                   GMS_E_CONFIG);
     assert_true(gms_environment_is_unknown("GMS_Z", 5));
     assert_false(gms_environment_is_unknown("GMS_RUN_DIR", 11));
+    assert_false(gms_environment_is_unknown("GMS_NCCL_LIBRARY", 16));
     assert_false(gms_environment_is_unknown("FAILOVER_LOCK_PATH", 18));
 }
 
