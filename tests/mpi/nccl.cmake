@@ -6,4 +6,4 @@ target_sources(test_coord_nccl PRIVATE ${CMAKE_SOURCE_DIR}/tests/unit/fake_nccl_
 target_link_libraries(test_coord_nccl PRIVATE ${CMAKE_DL_LIBS})
 add_dependencies(test_coord_nccl fake_cuda fake_nccl)
 set_tests_properties(test_coord_nccl PROPERTIES ENVIRONMENT
-  "${GMS_MPI_ENVIRONMENT};LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/tests/fake;NCCL_GRAPH_REGISTER=0")
+  "${GMS_MPI_ENVIRONMENT};LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/tests/fake;FAKE_CUDA_BYTES=17179869184;NCCL_GRAPH_REGISTER=0")
