@@ -54,6 +54,11 @@ static void copy_out(const struct gms_directory *directory, uint32_t slot, struc
     memcpy(ret_record, words, sizeof words);
 }
 
+static uint64_t load_word(const struct gms_directory *directory, uint32_t slot, uint32_t word)
+{
+    return atomic_load_explicit(&gms_directory_tail_words(directory, slot)[word], memory_order_relaxed);
+}
+
 static uint64_t half(const uint8_t hash[GMS_BLOCK_HASH_BYTES], size_t which)
 {
     uint64_t word;
@@ -63,12 +68,12 @@ static uint64_t half(const uint8_t hash[GMS_BLOCK_HASH_BYTES], size_t which)
 
 /* --------------------------------------------------------------------------------------------- owner's side --- */
 
-uint32_t gms_tail_stores(const struct gms_directory_geometry *geometry, uint32_t slot,
-                         const struct gms_tail_record *before, uint64_t generation,
-                         const struct gms_tail_progress *progress, struct gms_tail_store ret_stores[])
+uint32_t gms_tail_stores(const struct gms_directory_geometry *geometry, uint32_t slot, uint64_t leased, uint64_t noted,
+                         uint64_t generation, const struct gms_tail_progress *progress,
+                         struct gms_tail_store ret_stores[])
 {
-    const bool first = before->generation != generation || before->notes == 0;
-    const uint64_t notes = first ? 0 : before->notes;
+    const bool first = leased != generation || noted == 0;
+    const uint64_t notes = first ? 0 : noted;
     const uint32_t place = (uint32_t)(notes % GMS_TAIL_ENTRIES);
     const uint64_t extent = progress->content << 16 | progress->token_count;
     uint32_t count = 0;
@@ -108,18 +113,19 @@ gms_status gms_directory_note_tail(struct gms_directory *directory, uint32_t slo
         return GMS_E_STALE;
     if (gms_slot_word_state(word) != GMS_SLOT_LEASED)
         return GMS_E_REFUSED;
-    struct gms_tail_record before;
-    copy_out(directory, slot, &before);
-    if (before.generation == generation && before.notes != 0) {
-        const struct gms_tail_place *last = &before.places[(before.notes - 1) % GMS_TAIL_ENTRIES];
-        if (progress->token_count < gms_tail_count(last) ||
-            memcmp(before.parent_hash, progress->parent_hash, sizeof before.parent_hash) != 0)
+    const uint64_t leased = load_word(directory, slot, WORD_GENERATION), notes = load_word(directory, slot, WORD_NOTES);
+    if (leased == generation && notes != 0) {
+        const uint64_t extent =
+            load_word(directory, slot, place_word((uint32_t)((notes - 1) % GMS_TAIL_ENTRIES), PLACE_EXTENT));
+        const uint32_t last = (uint32_t)(extent & GMS_TAIL_POSITIONS_MAX);
+        if (progress->token_count < last || load_word(directory, slot, WORD_PARENT) != half(progress->parent_hash, 0) ||
+            load_word(directory, slot, WORD_PARENT + 1) != half(progress->parent_hash, 1))
             return GMS_E_INVALID;
-        if (progress->token_count == gms_tail_count(last))
+        if (progress->token_count == last)
             return GMS_OK;
     }
     struct gms_tail_store stores[GMS_TAIL_STORES_MAX];
-    const uint32_t count = gms_tail_stores(&directory->geometry, slot, &before, generation, progress, stores);
+    const uint32_t count = gms_tail_stores(&directory->geometry, slot, leased, notes, generation, progress, stores);
     _Atomic uint64_t *words = gms_directory_tail_words(directory, slot);
     for (uint32_t i = 0; i < count; i++)
         atomic_store_explicit(&words[stores[i].word], stores[i].value, memory_order_release);
@@ -129,15 +135,15 @@ gms_status gms_directory_note_tail(struct gms_directory *directory, uint32_t slo
 bool gms_directory_last_tail(const struct gms_directory *directory, uint32_t slot, uint64_t generation,
                              uint32_t *ret_count, uint64_t *ret_content)
 {
-    struct gms_tail_record record;
-    if (slot >= directory->slot_count)
+    if (slot >= directory->slot_count || load_word(directory, slot, WORD_GENERATION) != generation)
         return false;
-    copy_out(directory, slot, &record);
-    if (record.generation != generation || record.notes == 0)
+    const uint64_t notes = load_word(directory, slot, WORD_NOTES);
+    if (notes == 0)
         return false;
-    const struct gms_tail_place *last = &record.places[(record.notes - 1) % GMS_TAIL_ENTRIES];
-    *ret_count = gms_tail_count(last);
-    *ret_content = gms_tail_content(last);
+    const struct gms_tail_place last = {
+        .extent = load_word(directory, slot, place_word((uint32_t)((notes - 1) % GMS_TAIL_ENTRIES), PLACE_EXTENT))};
+    *ret_count = gms_tail_count(&last);
+    *ret_content = gms_tail_content(&last);
     return true;
 }
 

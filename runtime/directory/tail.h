@@ -95,10 +95,11 @@ struct gms_tail_store {
     uint32_t word;
     uint64_t value;
 };
-/* The stores of a note in their order, given what stands there; returns how many. Pure. */
-uint32_t gms_tail_stores(const struct gms_directory_geometry *geometry, uint32_t slot,
-                         const struct gms_tail_record *before, uint64_t generation,
-                         const struct gms_tail_progress *progress, struct gms_tail_store ret_stores[]);
+/* The stores of a note in their order, given the generation and the number of notes that stand there; returns how many.
+ * Pure. */
+uint32_t gms_tail_stores(const struct gms_directory_geometry *geometry, uint32_t slot, uint64_t leased, uint64_t noted,
+                         uint64_t generation, const struct gms_tail_progress *progress,
+                         struct gms_tail_store ret_stores[]);
 
 /* -------------------------------------------------------------------------------------------- reader's side --- */
 

@@ -35,8 +35,7 @@ static void make_ring(const struct gms_directory *directory, uint32_t slot, cons
     geometry.incarnation = writer;
     struct gms_tail_store stores[GMS_TAIL_STORES_MAX];
     uint64_t words[GMS_TAIL_WORDS] = {0};
-    const uint32_t count =
-        gms_tail_stores(&geometry, slot, &(struct gms_tail_record){0}, sealed->parts[0].generation, &progress, stores);
+    const uint32_t count = gms_tail_stores(&geometry, slot, 0, 0, sealed->parts[0].generation, &progress, stores);
     for (uint32_t i = 0; i < count; i++)
         words[stores[i].word] = stores[i].value;
     memcpy(ret_ring, words, sizeof words);

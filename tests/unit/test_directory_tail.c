@@ -5,6 +5,7 @@
  */
 #include "unit_support.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "directory/layout.h"
@@ -216,7 +217,8 @@ static void test_every_prefix_of_a_note_is_safe(void **state)
         const uint64_t known = counts_of(&f->source, 4, generation, WRITER);
         const uint64_t after =
             (known & ~(count > GMS_TAIL_ENTRIES ? COUNT(count - GMS_TAIL_ENTRIES) : 0)) | COUNT(count);
-        const uint32_t length = gms_tail_stores(&f->source.geometry, 4, &before, generation, &said.progress, stores);
+        const uint32_t length = gms_tail_stores(&f->source.geometry, 4, before.generation, before.notes, generation,
+                                                &said.progress, stores);
         assert_true(length <= GMS_TAIL_STORES_MAX);
         for (uint32_t prefix = 0; prefix <= length; prefix++, prefixes++) {
             memcpy((void *)gms_directory_tail_words(&f->source, 4), &before, sizeof before);
@@ -257,7 +259,8 @@ static void test_any_subset_of_the_stores_is_safe(void **state)
         say(&said, generation, count);
         snapshot(&f->source, 4, &before);
         const uint64_t known = counts_of(&f->source, 4, generation, WRITER);
-        const uint32_t length = gms_tail_stores(&f->source.geometry, 4, &before, generation, &said.progress, stores);
+        const uint32_t length = gms_tail_stores(&f->source.geometry, 4, before.generation, before.notes, generation,
+                                                &said.progress, stores);
         for (uint32_t subset = 0; subset < 1u << length; subset++) {
             memcpy((void *)gms_directory_tail_words(&f->source, 4), &before, sizeof before);
             for (uint32_t i = 0; i < length; i++)
@@ -589,8 +592,8 @@ static void live(struct fixture *f, struct model models[SLOTS])
         const uint32_t count = model->noted > 0 ? model->counts[model->noted - 1] + 1 : 1;
         say(&said, gms_slot_word_generation(word), count);
         snapshot(&f->source, slot, &before);
-        const uint32_t length =
-            gms_tail_stores(&f->source.geometry, slot, &before, gms_slot_word_generation(word), &said.progress, stores);
+        const uint32_t length = gms_tail_stores(&f->source.geometry, slot, before.generation, before.notes,
+                                                gms_slot_word_generation(word), &said.progress, stores);
         carry_out(&f->source, slot, stores, 0, random_below(length + 1));
         model->counts[model->noted++] = count;
         model->torn = true;
@@ -637,6 +640,49 @@ static void test_random_lives(void **state)
     }
 }
 
+/* A reader beside a writer that leases, notes and gives back all the time finds what was said in that lease, or
+ * nothing.
+ */
+struct beside {
+    struct gms_directory *directory;
+    _Atomic bool end;
+};
+
+static void *write_on(void *context)
+{
+    struct beside *beside = context;
+    while (!atomic_load(&beside->end)) {
+        uint64_t generation = 0;
+        if (gms_directory_acquire(beside->directory, 7, &generation) != GMS_OK)
+            return NULL;
+        for (uint32_t count = 1; count <= 16; count++)
+            if (note(beside->directory, 7, generation, count) != GMS_OK)
+                return NULL;
+        if (gms_directory_release(beside->directory, 7, generation) != GMS_OK)
+            return NULL;
+    }
+    return beside;
+}
+
+static void test_a_reader_beside_the_writer(void **state)
+{
+    enum { ENOUGH = 2000 };
+    struct fixture *f = *state;
+    struct beside beside = {.directory = &f->source};
+    pthread_t writer;
+    void *well = NULL;
+    uint32_t found = 0, tries = 0;
+    const uint64_t deadline_ns = gms_clock_ns() + UNIT_PATIENCE_MS * GMS_NS_PER_MS;
+    assert_int_equal(pthread_create(&writer, NULL, write_on, &beside), 0);
+    for (; found < ENOUGH && gms_clock_ns() < deadline_ns; tries++)
+        found += counts_of(&f->source, 7, gms_slot_word_generation(gms_directory_word(&f->source, 7)), WRITER) != 0;
+    atomic_store(&beside.end, true);
+    assert_int_equal(pthread_join(writer, &well), 0);
+    assert_ptr_equal(well, &beside);
+    print_message("%u of %u looks found something\n", found, tries);
+    assert_int_equal(found, ENOUGH);
+}
+
 /* An older file is refused, and both versions are named. */
 static void test_version_1_is_refused(void **state)
 {
@@ -665,6 +711,7 @@ int main(void)
         cmocka_unit_test(test_sealed_on_one_rank_only),
         cmocka_unit_test(test_unequal_tails_are_nobodys),
         cmocka_unit_test(test_random_lives),
+        T(test_a_reader_beside_the_writer),
         T(test_version_1_is_refused),
     };
     return cmocka_run_group_tests_name("directory_tail", tests, NULL, NULL);
