@@ -88,6 +88,10 @@ def who_am_i(options: argparse.Namespace) -> tuple[int, int, str]:
     """Rank, number of ranks, and what only the ranks of this start have in common."""
     if options.no_gms:
         return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)), f"private|{options.listen}"
+    missing = [name for name in ("GMS_RUN_DIR", "GMS_LAUNCH_ID", "ENGINE_ID", "GMS_RANK", "GMS_WORLD_SIZE")
+               if name not in os.environ]
+    if missing:
+        sys.exit(f"error: {missing[0]} is not set: start this with gms-exec, or give --no-gms")
     start = "|".join(os.environ[name] for name in ("GMS_RUN_DIR", "GMS_LAUNCH_ID", "ENGINE_ID"))
     return int(os.environ["GMS_RANK"]), int(os.environ["GMS_WORLD_SIZE"]), start
 
@@ -180,11 +184,11 @@ class Engine:
         self._options, self._ending, begun = options, [], time.monotonic()
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, lambda *_: self._ending.append(True))
+        rank, size, start = who_am_i(options)
         self._session = session = private.Session(options.device) if options.no_gms else gms.Session()
         if options.hold_back:
             session.tags({"weights": gms.KEEP, "kv": gms.SWAP, "graphs": gms.KEEP, "scratch": gms.RELEASE,
                           "state": gms.SAVE})
-        rank, size, start = who_am_i(options)
         self._ranks = Ranks(rank, size, start)
         self._model = model = importlib.import_module(options.model).Model(options, self._ranks)
         self._member = session.join(gms.Identity(model.name, model.dtype, model.layout, HASH_ALGORITHM, "engine.py", "2",
@@ -231,6 +235,8 @@ class Engine:
 
     def _heard(self) -> None:
         self._session.wait_promotion(0)  # lets messages in; raises when this engine must end
+        if self._session.asked_to_park:
+            self._ending.append(True)
         for slot in self._kv.returned():
             self._slots.returned(slot)
 
@@ -312,6 +318,11 @@ class Engine:
             self._ranks.check()
         self._ranks.tell({"end": True})
 
+    def device_lost(self, problem: RuntimeError) -> None:
+        """Says so and ends at once: a lost context lets nothing be tidied up."""
+        self._session.report_sticky_error(1, str(problem).splitlines()[0])
+        os._exit(EXIT_DEVICE_LOST)
+
     def close(self) -> None:
         if self._listener is not None:
             self._listener.close()
@@ -320,17 +331,17 @@ class Engine:
 
 
 def main() -> None:
-    engine = Engine(parse())
+    engine = None
     try:
+        engine = Engine(parse())
         engine.serve()
+        engine.close()
     except gms.GmsError as problem:
         sys.exit(f"error: {problem}")
     except RuntimeError as problem:  # PyTorch's word for a device that is lost
-        if "CUDA" not in str(problem):
+        if engine is None or "CUDA" not in str(problem):
             raise
-        engine._session.report_sticky_error(1, str(problem).splitlines()[0])
-        os._exit(EXIT_DEVICE_LOST)
-    engine.close()
+        engine.device_lost(problem)
 
 
 if __name__ == "__main__":

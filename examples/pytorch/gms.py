@@ -542,6 +542,11 @@ class Session:
     def busy(self, duration_ms: int) -> None:
         self._gms.gms_busy(self._handle, _u32(duration_ms))
 
+    @property
+    def asked_to_park(self) -> bool:
+        """An operator wants this engine out of service: close the session and end. To be asked after wait_promotion."""
+        return bool(self._gms.gms_asked_to_park(self._handle))
+
     def report_sticky_error(self, code: int, text: str) -> None:
         self._call("gms_report_sticky_error", self._handle, c.c_int32(code), text.encode())
 

@@ -69,7 +69,7 @@ class Pool:
 
 
 class Session:
-    driver_calls = 0
+    driver_calls, asked_to_park = 0, False
 
     def __init__(self, device: str) -> None:
         self._device = device
