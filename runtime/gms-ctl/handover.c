@@ -73,7 +73,7 @@ static gms_status tell(const char *run_dir, enum gms_message_type type, uint32_t
                        struct gms_error *ret_error)
 {
     uint32_t *ranks = NULL;
-    size_t count = 0, told = 0;
+    size_t count = 0, told = 0, agreed = 0;
     gms_status status = gms_control_find_ranks(run_dir, &ranks, &count, ret_error);
     for (size_t i = 0; status == GMS_OK && i < count && (all || told == 0); i++) {
         struct gms_message request = {.type = type, .takeover = {.engine_id = engine}}, reply;
@@ -85,6 +85,9 @@ static gms_status tell(const char *run_dir, enum gms_message_type type, uint32_t
         gms_control_close(&control);
         if (status == GMS_E_NOT_FOUND) /* the coordinator's answer: it was reached */
             status = GMS_E_REFUSED;
+        agreed += status == GMS_OK;
+        if (status == GMS_E_REFUSED && agreed > 0) /* an engine that was quick has handed over before all were told */
+            status = GMS_OK;
     }
     free(ranks);
     if (status == GMS_OK && told == 0)
