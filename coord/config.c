@@ -35,6 +35,9 @@ const struct setting gms_config_table[] = {
      .help = "directory of the sockets and stores on every node; absolute, made with mode 0700"},
     {"ranks", INTEGER, .required = true, MEMBER(ranks), .least = 1, .greatest = GMS_MAX_RANKS,
      .help = "coordinator ranks, one for each GPU"},
+    {"network.address", ADDRESS, MEMBER(address), .initial = "auto",
+     .help = "which address of each host the others use: auto (the first that is not the loopback's), a network, an "
+             "interface"},
     {"memory.backend", CHOICE, MEMBER(backend), .initial = "host", .choices = "host|cuda",
      .help = "where pools live: host memory, or the memory of each rank's GPU"},
     {"memory.device", CHOICE, MEMBER(device_shared), .initial = "per-rank", .choices = "per-rank|shared",
@@ -127,6 +130,10 @@ const struct setting gms_config_table[] = {
      .help = "program and arguments, run with the pid of a living engine rank before it is killed (to lock its GPU)"},
     {"hooks.before_kill_timeout", DURATION, MEMBER(before_kill_ns), .least = 1 * MS, .greatest = 10 * GMS_NS_PER_S,
      .initial = "100ms", .help = "how long that program may hold up the kill"},
+    {"launch.keepers", WORDS, PACKED(launch_keepers),
+     .help =
+         "several hosts: words with which gms-up starts one process a host; gms-up keeper ... follows, which keeps a "
+         "keeper there"},
     {"launch.coordinators", WORDS, PACKED(launch_coordinators),
      .help = "words with which gms-up starts the coordinators; -n RANKS gms-coord... follows (mpirun --oversubscribe)"},
     {"launch.engines", WORDS, PACKED(launch_engines),

@@ -7,6 +7,7 @@
  *   deployment  = "demo";            required, [a-z0-9-], names the deployment in logs
  *   run_dir     = "/run/user/0/gms"; required, absolute
  *   ranks       = 2;                 required, 1..1024
+ *   network     : { address = "auto" | "10.1.0.0/16" | "ib0"; };   of each host, for the others (address.h)
  *   memory      : { backend = "host" | "cuda"; device = "per-rank" | "shared"; capacity = "256MiB";
  *                   capacity_of = ( { rank = 1; capacity = "255MiB"; } ); };
  *   kv          : { verify = "full" | "none"; };
@@ -25,7 +26,8 @@
  *                   containment = "auto" | "pid-namespace" | "subreaper" | "cgroup"; };
  *   detection   : { progress_timeout = "30s"; };
  *   takeover    : { adopt_after_device_error = "never" | "verified" | "always"; adopt_after_ecc_error = ...; };
- *   launch      : { coordinators = ( "mpirun" ); engines = ( "mpirun", "-n", "${world_size}" ) | ( "local" );
+ *   launch      : { keepers = ( "mpirun", "--map-by", "ppr:1:node" );
+ *                   coordinators = ( "mpirun" ); engines = ( "mpirun", "-n", "${world_size}" ) | ( "local" );
  *                   stop_signal = "TERM" | "USR1" | "INT"; };   what gms-up starts, and how
  *   standby     : { count = 1; serve_after_standby = "no" | "yes"; serve_wait = "60s"; ready_within = "10min"; };
  *   hooks       : { on_serving = ( "/path/prog", ... );    optional; run on rank 0 with GMS_EPOCH and GMS_ENDPOINT
@@ -44,6 +46,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "address.h"
 #include "core/ballot.h"
 #include "gms/engine.h"
 #include "gms/status.h"
@@ -78,6 +81,7 @@ struct gms_config {
     char deployment[GMS_NAME_BYTES];
     char run_dir[GMS_CONFIG_PATH_BYTES];
     uint32_t ranks;
+    char address[GMS_ADDRESS_WANTED_BYTES];
     uint64_t capacity_bytes;
     struct {
         uint32_t rank;
@@ -106,9 +110,10 @@ struct gms_config {
     uint32_t standby_count;
     bool serve_after_standby;
     uint64_t serve_wait_ns, ready_within_ns;
-    uint32_t launch_engines_bytes, launch_coordinators_bytes;
-    char launch_engines[GMS_CONFIG_COMMAND_BYTES]; /* "word\0" repeated, both */
+    uint32_t launch_engines_bytes, launch_coordinators_bytes, launch_keepers_bytes;
+    char launch_engines[GMS_CONFIG_COMMAND_BYTES]; /* "word\0" repeated, all three */
     char launch_coordinators[GMS_CONFIG_COMMAND_BYTES];
+    char launch_keepers[GMS_CONFIG_COMMAND_BYTES];
     uint32_t environment_bytes, engine_environment_bytes, rank_environment_bytes, rename_bytes, command_bytes,
         on_serving_bytes, before_kill_bytes;
     char environment[GMS_CONFIG_ENVIRONMENT_BYTES];        /* "NAME=VALUE\0" repeated, ${...} not expanded */

@@ -17,6 +17,7 @@
 enum kind {
     NAME,
     DIRECTORY,
+    ADDRESS,
     INTEGER,
     SIZE,
     DURATION,

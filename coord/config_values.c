@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "address.h"
 #include "base/launcher.h"
 #include "base/units.h"
 #include "config_table.h"
@@ -12,6 +13,7 @@
 static const char *const kind_text[] = {
     [NAME] = "string",
     [DIRECTORY] = "string, an absolute path",
+    [ADDRESS] = "string",
     [INTEGER] = "integer",
     [SIZE] = "size, a string with a unit such as \"256MiB\"",
     [DURATION] = "duration, a string with a unit such as \"10s\" or \"250ms\"",
@@ -61,6 +63,7 @@ void gms_config_limit_text(const struct setting *row, uint64_t value, char *ret_
     case INTEGER:
     case NAME:
     case DIRECTORY:
+    case ADDRESS:
     case CHOICE:
     case ENVIRONMENT:
     case RENAMES:
@@ -136,6 +139,19 @@ static bool take_directory(const struct setting *row, void *base, const char *te
     return true;
 }
 
+static bool take_address(const struct setting *row, void *base, const char *text, size_t length,
+                         struct gms_error *ret_error)
+{
+    if (length >= row->size) {
+        gms_fail(ret_error, GMS_E_CONFIG, "is %zu bytes long; 1 to %zu", length, row->size - 1);
+        return false;
+    }
+    if (!gms_address_check(text, ret_error))
+        return false;
+    memcpy((char *)base + row->offset, text, length + 1);
+    return true;
+}
+
 static bool take_choice(const struct setting *row, void *base, const char *text, size_t length,
                         struct gms_error *ret_error)
 {
@@ -168,6 +184,8 @@ bool gms_config_take_text(const struct setting *row, void *base, const char *tex
         return take_name(row, base, text, length, ret_error);
     case DIRECTORY:
         return take_directory(row, base, text, length, ret_error);
+    case ADDRESS:
+        return take_address(row, base, text, length, ret_error);
     case CHOICE:
         return take_choice(row, base, text, length, ret_error);
     case SIZE:
@@ -488,6 +506,7 @@ static void take(struct reading *reading, const struct setting *row, void *base,
     case NAME:
     case IDENTIFIER:
     case DIRECTORY:
+    case ADDRESS:
     case SIZE:
     case DURATION:
     case CHOICE:

@@ -362,6 +362,7 @@ gms_status gms_daemon_open(const struct gms_daemon_options *options, struct gms_
                                                       .ranks = daemon->ranks,
                                                       .heartbeat_ns = config->heartbeat_ns,
                                                       .other_hosts = options->place.local_ranks < daemon->ranks,
+                                                      .address = daemon->options.place.address,
                                                       .rung = on_rung,
                                                       .noted = gms_daemon_noted,
                                                       .lost = on_lost,

@@ -30,7 +30,7 @@ enum {
 /* Where this rank is among the others. */
 struct gms_daemon_place {
     uint32_t local_rank, local_ranks; /* among those of its host, in order of ranks */
-    char host[65], master_address[72];
+    char host[65], address[GMS_ADDRESS_BYTES], master_address[72];
 };
 
 struct gms_daemon_options {

@@ -40,6 +40,7 @@ static char *render(const struct gms_daemon *daemon, uint32_t engine, uint32_t p
                                                 .engine = engine,
                                                 .port = port,
                                                 .host = options->place.host,
+                                                .address = options->place.address,
                                                 .master_address = options->place.master_address};
     char *variables = malloc(GMS_ENVIRONMENT_BYTES);
     gms_status status = variables == NULL

@@ -4,8 +4,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <event2/event.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -200,14 +198,19 @@ static void on_beat(evutil_socket_t fd, short what, void *context)
         options->beat(options->context);
 }
 
-/* Any port, on all addresses: who comes must know the secret. */
+/* Any port of the address that the others are told: who comes must know the secret. */
 static gms_status listen_to_hosts(struct gms_doorbell *doorbell, struct gms_error *ret_error)
 {
-    const struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
+    const char *address = doorbell->options.address;
+    struct sockaddr_in any = {.sin_family = AF_INET};
+    if (address == NULL || inet_pton(AF_INET, address, &any.sin_addr) != 1)
+        return gms_fail(ret_error, GMS_E_INVALID, "the doorbell for other hosts has no address: \"%s\"",
+                        address != NULL ? address : "");
     doorbell->tcp_listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (doorbell->tcp_listener < 0 || bind(doorbell->tcp_listener, (const struct sockaddr *)&any, sizeof any) != 0 ||
         listen(doorbell->tcp_listener, SOMAXCONN) != 0)
-        return gms_fail(ret_error, GMS_E_SYSTEM, "the doorbell for other hosts cannot listen: %s", strerror(errno));
+        return gms_fail(ret_error, GMS_E_SYSTEM, "the doorbell for other hosts cannot listen on %s: %s", address,
+                        strerror(errno));
     return GMS_OK;
 }
 
@@ -216,7 +219,8 @@ void gms_doorbell_look(const struct gms_doorbell *doorbell, struct gms_doorbell_
     struct sockaddr_in bound = {0};
     socklen_t bytes = sizeof bound;
     memset(ret_place, 0, sizeof *ret_place);
-    gms_doorbell_own_address(ret_place->address);
+    if (doorbell->options.address != NULL)
+        snprintf(ret_place->address, sizeof ret_place->address, "%s", doorbell->options.address);
     if (doorbell->tcp_listener >= 0 && getsockname(doorbell->tcp_listener, (struct sockaddr *)&bound, &bytes) == 0)
         ret_place->port = ntohs(bound.sin_port);
 }
@@ -224,24 +228,6 @@ void gms_doorbell_look(const struct gms_doorbell *doorbell, struct gms_doorbell_
 void gms_doorbell_set_places(struct gms_doorbell *doorbell, const struct gms_doorbell_place *places)
 {
     doorbell->places = places;
-}
-
-void gms_doorbell_own_address(char ret_address[GMS_DOORBELL_ADDRESS_BYTES])
-{
-    struct ifaddrs *list = NULL;
-    snprintf(ret_address, GMS_DOORBELL_ADDRESS_BYTES, "127.0.0.1");
-    if (getifaddrs(&list) != 0)
-        return;
-    for (const struct ifaddrs *at = list; at != NULL; at = at->ifa_next) {
-        if (at->ifa_addr == NULL || at->ifa_addr->sa_family != AF_INET || (at->ifa_flags & IFF_UP) == 0 ||
-            (at->ifa_flags & IFF_LOOPBACK) != 0)
-            continue;
-        struct sockaddr_in address;
-        memcpy(&address, at->ifa_addr, sizeof address);
-        inet_ntop(AF_INET, &address.sin_addr, ret_address, GMS_DOORBELL_ADDRESS_BYTES);
-        break;
-    }
-    freeifaddrs(list);
 }
 
 static bool is_remote(const struct gms_doorbell *doorbell, uint32_t rank)

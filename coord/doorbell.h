@@ -44,7 +44,8 @@ struct gms_doorbell_options {
     uint64_t world;
     uint32_t rank, ranks;
     uint64_t heartbeat_ns;
-    bool other_hosts; /* listen to them too */
+    bool other_hosts;    /* listen to them too */
+    const char *address; /* where they find this rank, in digits; borrowed; other_hosts */
     /* Somebody wants round `round`. Called from the loop, never from inside a call of this header. */
     void (*rung)(void *context, uint64_t round);
     /* A peer left a note. Called from the loop. NULL: notes are not expected. */
@@ -64,8 +65,6 @@ gms_status gms_doorbell_open(const struct gms_doorbell_options *options, struct 
 void gms_doorbell_look(const struct gms_doorbell *doorbell, struct gms_doorbell_place *ret_place);
 /* Where all ranks are, in order (borrowed until gms_doorbell_connect returned). Not called: all on this host. */
 void gms_doorbell_set_places(struct gms_doorbell *doorbell, const struct gms_doorbell_place *places);
-/* This host's first address that is up and not the loopback's, else the loopback's, in digits. */
-void gms_doorbell_own_address(char ret_address[GMS_DOORBELL_ADDRESS_BYTES]);
 
 /*
  * After every rank opened its own: connects to all lower ranks, waits for all higher ones, both until `deadline_ns`,

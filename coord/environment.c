@@ -15,6 +15,7 @@ enum word {
     ENGINE,
     PORT,
     HOST,
+    ADDRESS,
     MASTER_ADDR,
     RUN_DIR,
     DEPLOYMENT,
@@ -32,6 +33,7 @@ static const struct {
     [ENGINE] = {"engine", false},
     [PORT] = {"port", false},
     [HOST] = {"host", true},
+    [ADDRESS] = {"address", true},
     [MASTER_ADDR] = {"master_addr", false},
     [RUN_DIR] = {"run_dir", false},
     [DEPLOYMENT] = {"deployment", false},
@@ -72,10 +74,11 @@ bool gms_environment_check_value(const char *value, struct gms_error *ret_error)
         if (piece == PIECE_END)
             return true;
         if (piece == PIECE_BAD) {
-            gms_fail(ret_error, GMS_E_CONFIG,
-                     "\"%.40s\" is none of ${rank}, ${local_rank}, ${world_size}, ${local_world_size}, ${engine}, "
-                     "${port}, ${host}, ${master_addr}, ${run_dir}, ${deployment}; write $${ for a plain ${",
-                     at);
+            gms_fail(
+                ret_error, GMS_E_CONFIG,
+                "\"%.40s\" is none of ${rank}, ${local_rank}, ${world_size}, ${local_world_size}, ${engine}, "
+                "${port}, ${host}, ${address}, ${master_addr}, ${run_dir}, ${deployment}; write $${ for a plain ${",
+                at);
             return false;
         }
     }
@@ -133,6 +136,7 @@ static void put_word(struct list *list, enum word word, const struct gms_config 
                                      [WORLD_SIZE] = place->ranks, [LOCAL_WORLD_SIZE] = place->local_ranks,
                                      [ENGINE] = place->engine,    [PORT] = place->port};
     const char *const texts[WORDS] = {[HOST] = place->host,
+                                      [ADDRESS] = place->address,
                                       [MASTER_ADDR] = place->master_address,
                                       [RUN_DIR] = config->run_dir,
                                       [DEPLOYMENT] = config->deployment};

@@ -15,8 +15,8 @@
  * any other, and named once in rank 0's log.
  *
  * In values of the file `${name}` stands for one of: rank, local_rank, world_size, local_world_size, engine, port,
- * host, master_addr, run_dir, deployment. `$${` stands for `${`; a `$` before anything else stands for itself. What a
- * value expands to is not looked at again.
+ * host, address (of that host, as network.address says), master_addr, run_dir, deployment. `$${` stands for `${`; a `$`
+ * before anything else stands for itself. What a value expands to is not looked at again.
  */
 #ifndef GMS_COORD_ENVIRONMENT_H
 #define GMS_COORD_ENVIRONMENT_H
@@ -37,7 +37,7 @@ enum {
 struct gms_environment_place {
     uint32_t rank, ranks, local_rank, local_ranks;
     uint32_t engine, port;
-    const char *host, *master_address;
+    const char *host, *address, *master_address;
 };
 
 /* `value` with its ${...} replaced by what `place` says, NUL-terminated. Errors: CONFIG (does not fit, or names none).

@@ -40,6 +40,7 @@ static gms_status try_environment(struct start *start, struct gms_error *ret_err
                                           .local_ranks = start->place->local_ranks,
                                           .port = UINT16_MAX,
                                           .host = start->place->host,
+                                          .address = start->place->address,
                                           .master_address = start->place->master_address};
     char *variables = malloc(GMS_ENVIRONMENT_BYTES);
     gms_status status = GMS_OK;

@@ -205,7 +205,7 @@ static gms_status check_world(struct start *start, struct gms_error *ret_error)
 /* What rank 0 has and every other rank must have too. */
 struct place {
     char host[sizeof((struct gms_daemon_place *)0)->host];
-    char address[GMS_DOORBELL_ADDRESS_BYTES];
+    char address[GMS_ADDRESS_BYTES];
     int application;
 };
 
@@ -232,10 +232,12 @@ static gms_status check_place(struct start *start, struct gms_error *ret_error)
         return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for the hosts of %u ranks", ranks);
     if (uname(&name) == 0)
         snprintf(mine.host, sizeof mine.host, "%s", name.nodename);
-    gms_doorbell_own_address(mine.address);
+    struct gms_error nowhere;
+    gms_status found = gms_address_find(start->config->address, mine.host, mine.address, &nowhere);
     gms_status status = gms_round_gather(start->round, &mine, sizeof mine, all, ret_error);
     if (status != GMS_OK)
         return status; /* MPI may still write there */
+    snprintf(place->address, sizeof place->address, "%s", mine.address);
     all[0].address[sizeof all[0].address - 1] = '\0';
     snprintf(place->host, sizeof place->host, "%s", mine.host);
     for (uint32_t rank = 0; rank < ranks; rank++) {
@@ -249,6 +251,8 @@ static gms_status check_place(struct start *start, struct gms_error *ret_error)
              place->local_ranks == ranks ? "127.0.0.1" : all[0].address);
     status = compare_place(start, &mine, &all[0], ret_error);
     free(all);
+    if (status == GMS_OK && found != GMS_OK)
+        return gms_fail(ret_error, found, "%s", nowhere.text);
     return status;
 }
 

@@ -269,7 +269,7 @@ static gms_status add_words(const struct gms_up_engines *engines, uint32_t id, c
                             char **words, size_t *inout_count, size_t capacity, struct gms_error *ret_error)
 {
     const struct gms_environment_place place = {
-        .engine = id, .ranks = engines->config->ranks, .host = "", .master_address = ""};
+        .engine = id, .ranks = engines->config->ranks, .host = "", .address = "", .master_address = ""};
     char text[4096];
     for (uint32_t at = 0; at < bytes; at += (uint32_t)strlen(packed + at) + 1) {
         gms_status status = gms_environment_expand(packed + at, engines->config, &place, text, sizeof text, ret_error);

@@ -35,25 +35,66 @@ static void remove_tree(const char *path)
         nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Everything of earlier starts, but for those that still run. */
-static void clean_up(const struct gms_up_job *job)
+/* Our directories whose names begin with `prefix`, but for those that `spared` names. */
+static void sweep(const char *prefix, bool (*spared)(const void *context, const char *path), const void *context)
 {
-    const char *base = strrchr(job->prefix, '/') + 1;
-    char parent[sizeof job->prefix], path[GMS_UP_SCRATCH_BYTES + 256];
-    snprintf(parent, sizeof parent, "%.*s", (int)(base - job->prefix - 1), job->prefix);
+    const char *base = strrchr(prefix, '/') + 1;
+    char parent[GMS_UP_SCRATCH_BYTES], path[GMS_UP_SCRATCH_BYTES + 256];
+    snprintf(parent, sizeof parent, "%.*s", (int)(base - prefix - 1), prefix);
     DIR *directory = opendir(parent);
     struct dirent *entry;
     while (directory != NULL && (entry = readdir(directory)) != NULL) {
         struct stat status;
         snprintf(path, sizeof path, "%s/%s", parent, entry->d_name);
-        if (strncmp(entry->d_name, base, strlen(base)) != 0 || strcmp(path, job->now.scratch) == 0 ||
-            strcmp(path, job->before.scratch) == 0 || lstat(path, &status) != 0 || !S_ISDIR(status.st_mode) ||
-            status.st_uid != geteuid())
-            continue;
-        remove_tree(path);
+        if (strncmp(entry->d_name, base, strlen(base)) == 0 && !spared(context, path) && lstat(path, &status) == 0 &&
+            S_ISDIR(status.st_mode) && status.st_uid == geteuid())
+            remove_tree(path);
     }
     if (directory != NULL)
         closedir(directory);
+}
+
+static bool is_running(const void *context, const char *path)
+{
+    const struct gms_up_job *job = context;
+    return strcmp(path, job->now.scratch) == 0 || strcmp(path, job->before.scratch) == 0;
+}
+
+/* Everything of earlier starts, but for those that still run. */
+static void clean_up(const struct gms_up_job *job)
+{
+    sweep(job->prefix, is_running, job);
+}
+
+/* What all scratch directories of a run directory begin with, on every host. */
+static void scratch_prefix(const char *run_dir, char ret_prefix[GMS_UP_SCRATCH_BYTES])
+{
+    snprintf(ret_prefix, GMS_UP_SCRATCH_BYTES, "%s/gms-up.%016" PRIx64 ".",
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", (uint64_t)XXH3_64bits(run_dir, strlen(run_dir)));
+}
+
+static bool has_name(const void *context, const char *path)
+{
+    const char *name = context, *hash = strstr(path, "/gms-up.");
+    const char *at = hash != NULL ? strchr(hash + strlen("/gms-up."), '.') : NULL;
+    return at != NULL && strncmp(at + 1, name, strlen(name)) == 0;
+}
+
+void gms_up_scratch_sweep(const char *run_dir, const char *spare)
+{
+    char prefix[GMS_UP_SCRATCH_BYTES];
+    scratch_prefix(run_dir, prefix);
+    sweep(prefix, has_name, spare);
+}
+
+void gms_up_scratch_note(const char *run_dir)
+{
+    char prefix[GMS_UP_SCRATCH_BYTES], path[GMS_RUN_PATH_BYTES];
+    struct gms_error error;
+    scratch_prefix(run_dir, prefix);
+    if (gms_run_dir_path(run_dir, "scratch", -1, path, &error) != GMS_OK ||
+        gms_file_replace(path, prefix, strlen(prefix), &error) != GMS_OK)
+        gms_log(GMS_LOG_WARNING, "an epilog will not know what to remove: %s", error.text);
 }
 
 /* Short, because sockets live in it, and in memory, because Open MPI maps files of it. */
@@ -136,9 +177,9 @@ gms_status gms_up_job_open(struct gms_up_job *job, const char *run_dir, const ch
     char note[32];
     memset(job, 0, sizeof *job);
     job->now.pidfd = job->before.pidfd = -1;
-    const char *base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-    snprintf(job->prefix, sizeof job->prefix, "%s/gms-up.%016" PRIx64 ".%s.", base,
-             (uint64_t)XXH3_64bits(run_dir, strlen(run_dir)), name);
+    char prefix[GMS_UP_SCRATCH_BYTES];
+    scratch_prefix(run_dir, prefix);
+    snprintf(job->prefix, sizeof job->prefix, "%.50s%.20s.", prefix, name);
     snprintf(note, sizeof note, "up.%s", name);
     return gms_run_dir_path(run_dir, note, -1, job->note, ret_error);
 }

@@ -53,6 +53,11 @@ bool gms_up_job_began(const struct gms_up_job *job);
 void gms_up_job_set_aside(struct gms_up_job *job);
 /* A launcher is over: forgets it and removes its scratch directory. */
 void gms_up_launcher_over(struct gms_up_job *job, struct gms_up_launcher *launcher);
+/* Removes the scratch directories of all jobs of a run directory that are on this host, but for those of jobs whose
+ * name begins with `spare`. For hosts on which gms-up does not run: launchers make them there too. */
+void gms_up_scratch_sweep(const char *run_dir, const char *spare);
+/* Says in RUN/scratch what they begin with, for an epilog. */
+void gms_up_scratch_note(const char *run_dir);
 /* Ends without a launcher of ours left behind; one that was told to stay is left. */
 void gms_up_job_close(struct gms_up_job *job);
 

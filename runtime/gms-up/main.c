@@ -28,7 +28,9 @@
 #include "gms-up/engines.h"
 #include "gms-up/job.h"
 #include "gms-up/keeper.h"
+#include "gms-up/keepers.h"
 #include "gms-up/local.h"
+#include "gms-up/node.h"
 #include "gms-up/options.h"
 #include "gms-up/watch.h"
 
@@ -43,7 +45,9 @@ static const uint64_t told_once_ns = GMS_NS_PER_S; /* signals to stop that come 
 struct program {
     struct gms_up_options options;
     struct gms_config config;
+    struct gms_up_options here; /* `options`; keepers of several hosts are not started by the one that watches here */
     struct gms_up_keeper keeper;
+    struct gms_up_keepers keepers;
     struct gms_up_job job;
     struct gms_up_engines engines;
     struct gms_watch coordinator;
@@ -175,6 +179,7 @@ static void reap(struct program *program)
     pid_t pid;
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
         gms_up_keeper_reaped(&program->keeper, pid, status);
+        gms_up_keepers_reaped(&program->keepers, pid, gms_clock_ns());
         gms_up_engines_reaped(&program->engines, pid, status, gms_clock_ns());
         if (pid == program->job.now.pid)
             job_ended(program, status, true);
@@ -190,6 +195,7 @@ static void look_at_adopted(struct program *program)
         job_ended(program, 0, false);
     if (program->job.before.adopted && gms_pidfd_ended(program->job.before.pidfd))
         before_ended(program, 0, false);
+    gms_up_keepers_look_at_adopted(&program->keepers, gms_clock_ns());
     gms_up_engines_look_at_adopted(&program->engines, gms_clock_ns());
 }
 
@@ -320,6 +326,9 @@ static void keep_engines(struct program *program, uint64_t now_ns)
 
 static void step(struct program *program, uint64_t now_ns)
 {
+    struct gms_error error;
+    if (gms_up_keepers_step(&program->keepers, now_ns, &error) != GMS_OK)
+        fail(program, &error);
     bool kept = gms_up_keeper_step(&program->keeper, now_ns);
     if (program->job.now.pid != 0) {
         bool was_former = program->coordinator.world == program->former_world;
@@ -355,6 +364,9 @@ static uint64_t earliest(const struct program *program, uint64_t now_ns)
         other = program->stop_deadline_ns;
     if (other < deadline_ns)
         deadline_ns = other;
+    other = gms_up_keepers_deadline(&program->keepers);
+    if (other < deadline_ns)
+        deadline_ns = other;
     other =
         !program->stopping || program->ending_engines ? gms_up_engines_deadline(&program->engines, now_ns) : UINT64_MAX;
     return other < deadline_ns ? other : deadline_ns;
@@ -369,6 +381,7 @@ static void run(struct program *program)
             {.fd = program->coordinator.fd, .events = POLLIN},
             {.fd = program->job.now.adopted ? program->job.now.pidfd : -1, .events = POLLIN},
             {.fd = program->job.before.adopted ? program->job.before.pidfd : -1, .events = POLLIN},
+            {.fd = program->keepers.job.now.adopted ? program->keepers.job.now.pidfd : -1, .events = POLLIN},
         };
         poll(ready, sizeof ready / sizeof ready[0], gms_clock_poll_ms(earliest(program, gms_clock_ns())));
         uint64_t now_ns = gms_clock_ns();
@@ -394,11 +407,14 @@ static void wind_up(struct program *program)
             gms_pidfd_signal(left[i]->pidfd, SIGKILL);
         gms_up_launcher_over(&program->job, left[i]);
     }
-    if (program->exit_code == GMS_UP_PLANNED) /* with the engines gone as well nobody needs their memory */
+    if (program->exit_code == GMS_UP_PLANNED) { /* with the engines gone as well nobody needs their memory */
+        gms_up_keepers_stop(&program->keepers, program->ending_engines, gms_clock_ns() + launcher_grace_ns);
         gms_up_keeper_let_go(&program->keeper, program->ending_engines);
+    }
     gms_up_engines_close(&program->engines);
     gms_watch_close(&program->coordinator);
     gms_up_keeper_close(&program->keeper);
+    gms_up_keepers_close(&program->keepers);
     gms_up_job_close(&program->job);
 }
 
@@ -448,7 +464,11 @@ static gms_status prepare(struct program *program, struct gms_error *ret_error)
     if (status == GMS_E_BUSY)
         return gms_fail(ret_error, status, "another gms-up looks after %s; one for each run directory", run_dir);
     if (status == GMS_OK)
-        status = gms_up_keeper_open(&program->keeper, &program->options, run_dir, ret_error);
+        status = gms_up_keepers_open(&program->keepers, &program->options, &program->config, ret_error);
+    program->here = program->options;
+    program->here.keep_keeper = program->options.keep_keeper && program->config.launch_keepers_bytes == 0;
+    if (status == GMS_OK)
+        status = gms_up_keeper_open(&program->keeper, &program->here, run_dir, ret_error);
     if (status == GMS_OK)
         status = gms_watch_open(&program->coordinator, run_dir, "c", 0, true, ret_error);
     if (status == GMS_OK)
@@ -474,6 +494,8 @@ int main(int argc, char **argv)
     gms_signals_reset();
     if (argc > 1 && strcmp(argv[1], "local") == 0)
         return gms_up_local(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "keeper") == 0)
+        return gms_up_node(argc - 1, argv + 1);
     gms_up_options_parse(argc, argv, &program.options);
     if (gms_log_open("gms-up", program.options.log_destination, program.options.log_level, &error) != GMS_OK) {
         fprintf(stderr, "gms-up: --log-destination: %s\n", error.text);
@@ -491,6 +513,9 @@ int main(int argc, char **argv)
     if (gms_up_job_adopt(&program.job))
         gms_log(GMS_LOG_NOTICE, "the coordinators that an earlier gms-up started run (process %d); going on with them",
                 (int)program.job.now.pid);
+    if (gms_up_keepers_adopt(&program.keepers))
+        gms_log(GMS_LOG_NOTICE, "what keeps a keeper on each host was started by an earlier gms-up (process %d)",
+                (int)program.keepers.job.now.pid);
     uint32_t adopted = gms_up_engines_adopt(&program.engines);
     if (adopted > 0)
         gms_log(GMS_LOG_NOTICE, "%u engines that an earlier gms-up started run; going on with them", adopted);

@@ -32,6 +32,10 @@ static const char help[] =
     "it. "
     "The keeper is never ended while it holds memory.\n"
     "\n"
+    "On several hosts launch.keepers of the file starts `gms-up keeper --run-dir DIR` on each, which keeps a keeper "
+    "there: "
+    "SIGTERM ends it, and its keeper if that holds nothing; SIGUSR1 both, whatever is held.\n"
+    "\n"
     "Exit status: 0 planned stop, here or by gms-ctl down; 64 usage; 69 another gms-up looks after this run directory; "
     "70 an operator must decide (the coordinators' log says what); 71 the system refused something; 78 the deployment "
     "file, or the launcher cannot be run.";
@@ -167,20 +171,36 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     }
 }
 
-void gms_up_options_parse(int argc, char **argv, struct gms_up_options *ret_options)
+static void find_programs(struct gms_up_options *ret_options)
 {
-    const struct argp argp = {options, parse, "[-- GMS-COORD-OPTION...]", help, NULL, NULL, NULL};
+    find_program("gms-coord", ret_options->coordinator);
+    find_program("gms-keeper", ret_options->keeper);
+    find_program("gms-exec", ret_options->exec);
+    find_program("gms-up", ret_options->self);
+}
+
+static void set_defaults(struct gms_up_options *ret_options)
+{
     memset(ret_options, 0, sizeof *ret_options);
     ret_options->keep_keeper = true;
     ret_options->settled_ns = 30 * GMS_NS_PER_S;
     ret_options->grace_ns = 10 * GMS_NS_PER_S;
     ret_options->log_level = GMS_LOG_NOTICE;
     ret_options->log_destination = "stderr";
+}
+
+void gms_up_options_default(struct gms_up_options *ret_options)
+{
+    set_defaults(ret_options);
+    find_programs(ret_options);
+}
+
+void gms_up_options_parse(int argc, char **argv, struct gms_up_options *ret_options)
+{
+    const struct argp argp = {options, parse, "[-- GMS-COORD-OPTION...]", help, NULL, NULL, NULL};
+    set_defaults(ret_options);
     argp_program_version = "gms-up " GMS_VERSION;
     argp_err_exit_status = GMS_UP_USAGE;
     argp_parse(&argp, argc, argv, 0, NULL, ret_options);
-    find_program("gms-coord", ret_options->coordinator);
-    find_program("gms-keeper", ret_options->keeper);
-    find_program("gms-exec", ret_options->exec);
-    find_program("gms-up", ret_options->self);
+    find_programs(ret_options);
 }

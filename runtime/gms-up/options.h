@@ -32,6 +32,8 @@ struct gms_up_options {
     const char *log_destination;
 };
 
+/* What --help says, without any option; the programs beside this one, or in PATH. */
+void gms_up_options_default(struct gms_up_options *ret_options);
 /* Exits by itself on --help, --version and errors (64). */
 void gms_up_options_parse(int argc, char **argv, struct gms_up_options *ret_options);
 

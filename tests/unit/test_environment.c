@@ -39,6 +39,7 @@ static const struct gms_environment_place middle = {.rank = 3,
                                                     .engine = 5,
                                                     .port = 23456,
                                                     .host = "node-b",
+                                                    .address = "10.1.2.3",
                                                     .master_address = "node-a"};
 
 static void render(const void *inherited, size_t bytes)
@@ -85,6 +86,7 @@ static void test_expansion(void **state)
         {"e${engine}", "e5"},
         {"tcp://${master_addr}:${port}", "tcp://node-a:23456"},
         {"${host}", "node-b"},
+        {"${address}", "10.1.2.3"},
         {"${run_dir}/x", "/run/demo/x"},
         {"${deployment}", "demo"},
         {"$", "$"},

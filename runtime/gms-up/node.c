@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gms-up/node.h"
+
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "gms-up/job.h"
+#include "gms-up/keeper.h"
+
+static const uint64_t letting_go_ns = 2 * GMS_NS_PER_S;
+
+static bool parse(int argc, char **argv, struct gms_up_options *ret_options, const char **ret_run_dir)
+{
+    static const struct option options[] = {
+        {"run-dir", required_argument, NULL, 'r'}, {"gms-keeper", required_argument, NULL, 'k'}, {NULL, 0, NULL, 0}};
+    gms_up_options_default(ret_options);
+    *ret_run_dir = NULL;
+    for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        if (option == 'r')
+            *ret_run_dir = optarg;
+        else if (option == 'k' && strlen(optarg) < sizeof ret_options->keeper)
+            snprintf(ret_options->keeper, sizeof ret_options->keeper, "%s", optarg);
+        else
+            return false;
+    }
+    return *ret_run_dir != NULL && optind == argc;
+}
+
+/* The signal that ends us. */
+static int serve(struct gms_up_keeper *keeper, int signals)
+{
+    for (;;) {
+        struct signalfd_siginfo info;
+        gms_up_keeper_step(keeper, gms_clock_ns());
+        struct pollfd ready[] = {{.fd = signals, .events = POLLIN},
+                                 {.fd = keeper->watch.fd, .events = POLLIN | POLLRDHUP}};
+        poll(ready, 2, gms_clock_poll_ms(gms_up_keeper_deadline(keeper)));
+        while (read(signals, &info, sizeof info) == (ssize_t)sizeof info) {
+            int status;
+            pid_t pid;
+            if (info.ssi_signo != SIGCHLD)
+                return (int)info.ssi_signo;
+            while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+                gms_up_keeper_reaped(keeper, pid, status);
+        }
+    }
+}
+
+/* Until the keeper's connection ends, which is when it ends, or for a moment. */
+static void let_go(struct gms_up_keeper *keeper, bool force)
+{
+    const uint64_t deadline_ns = gms_clock_ns() + letting_go_ns;
+    struct pollfd end = {.fd = keeper->watch.fd, .events = POLLRDHUP};
+    gms_up_keeper_let_go(keeper, force);
+    if (force && keeper->watch.state == GMS_WATCH_UP)
+        poll(&end, 1, gms_clock_poll_ms(deadline_ns));
+}
+
+int gms_up_node(int argc, char **argv)
+{
+    struct gms_up_options options;
+    struct gms_up_keeper keeper;
+    struct gms_error error;
+    const char *run_dir;
+    pid_t parent = getppid();
+    sigset_t watched;
+    if (!parse(argc, argv, &options, &run_dir)) {
+        fprintf(stderr, "usage: gms-up keeper --run-dir DIR [--gms-keeper PATH]\n");
+        return GMS_UP_USAGE;
+    }
+    if (gms_log_open("gms-up keeper", "stderr", GMS_LOG_NOTICE, &error) != GMS_OK)
+        return GMS_UP_SYSTEM;
+    sigemptyset(&watched);
+    sigaddset(&watched, SIGCHLD);
+    sigaddset(&watched, SIGTERM);
+    sigaddset(&watched, SIGINT);
+    sigaddset(&watched, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &watched, NULL);
+    int signals = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (signals < 0 || getppid() != parent) /* it ended before that was armed */
+        return GMS_UP_SYSTEM;
+    if (gms_run_dir_check(run_dir, 1, 1, &error) != GMS_OK ||
+        gms_up_keeper_open(&keeper, &options, run_dir, &error) != GMS_OK) {
+        gms_log(GMS_LOG_ERROR, "%s", error.text);
+        return GMS_UP_CONFIG;
+    }
+    gms_up_scratch_note(run_dir);
+    bool planned = serve(&keeper, signals) == SIGUSR1;
+    let_go(&keeper, planned);
+    if (planned)
+        gms_up_scratch_sweep(run_dir, "keepers.");
+    gms_up_keeper_close(&keeper);
+    gms_fd_close(&signals);
+    return 0;
+}
