@@ -65,6 +65,12 @@ gms_status gms_sessions_offer_container(struct gms_sessions *sessions, const str
         return gms_fail(ret_error, GMS_E_INVALID, "CONTAINER's control group holds the coordinator itself");
     if (gms_pidfd_pid(container->guardian_fd) == getpid() || gms_pidfd_pid(container->engine_fd) == getpid())
         return gms_fail(ret_error, GMS_E_INVALID, "CONTAINER names the coordinator itself (pid %d)", (int)getpid());
+    if (!gms_pidfd_in_reach(container->guardian_fd) || !gms_pidfd_in_reach(container->engine_fd))
+        return gms_fail(
+            ret_error, GMS_E_REFUSED,
+            "rank %u's coordinator lives in a container, and engine %u outside of it, where it cannot end it from its "
+            "PID namespace: start the coordinators outside of containers, or all in one PID namespace",
+            sessions->options.rank, exec->engine_id);
     if (gms_pidfd_ended(container->guardian_fd))
         return gms_fail(ret_error, GMS_E_INVALID, "the guardian of CONTAINER has ended: it contains nobody");
     if (engine != NULL && engine->container.kind != 0 &&

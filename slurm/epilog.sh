@@ -24,6 +24,11 @@ for run in "$base/gms-$SLURM_JOB_ID".*; do
         scratch=$(sed -n 's#^[0-9]* [0-9]* \(/dev/shm/gms-up\.[0-9a-f]*\.[a-z0-9]*\.[0-9]*\)$#\1#p' "$note" 2>/dev/null)
         [ -n "$scratch" ] && [ -d "$scratch" ] && rm -rf "$scratch" && say "removed $scratch"
     done
+    # What launchers on other nodes have made here.
+    prefix=$(sed -n 's#^\(/dev/shm/gms-up\.[0-9a-f]\{16\}\.\)$#\1#p' "$run/scratch" 2>/dev/null)
+    for scratch in ${prefix:+"$prefix"*}; do
+        [ -d "$scratch" ] && rm -rf "$scratch" && say "removed $scratch"
+    done
     for process in /proc/[0-9]*; do
         # It may end meanwhile.
         if { tr '\0' '\n' <"$process/environ" | grep -qxF "GMS_RUN_DIR=$run"; } 2>/dev/null; then

@@ -199,6 +199,11 @@ bool gms_pidfd_is(int fd)
     return pidfd_send_signal(fd, 0, NULL, 0) == 0 || errno == ESRCH || errno == EPERM || errno == EINVAL;
 }
 
+bool gms_pidfd_in_reach(int pidfd)
+{
+    return pidfd_send_signal(pidfd, 0, NULL, 0) == 0 || errno == ESRCH;
+}
+
 bool gms_pidfd_signal(int pidfd, int signal)
 {
     return pidfd_send_signal(pidfd, signal, NULL, 0) == 0 || errno == ESRCH;

@@ -37,6 +37,8 @@ pid_t gms_pidfd_pid(int pidfd);
 bool gms_pidfd_same(int a, int b);
 /* Is it a pidfd at all? What a peer sends in its place could look ended, or never end. */
 bool gms_pidfd_is(int fd);
+/* Is it a process that could be signalled from here? The kernel lets nobody signal out of a PID namespace. */
+bool gms_pidfd_in_reach(int pidfd);
 /* SIGKILL or another signal through the pidfd; true also when the process is gone already. */
 bool gms_pidfd_signal(int pidfd, int signal);
 /* Has every thread of the process ended (pidfd readable)? */

@@ -16,7 +16,9 @@
 #include "gms-up/job.h"
 #include "gms-up/keeper.h"
 
-static const uint64_t letting_go_ns = 2 * GMS_NS_PER_S;
+enum { ENDED = 75 };
+static const uint64_t letting_go_ns = 2 * GMS_NS_PER_S, asking_ns = 300 * GMS_NS_PER_MS,
+                      together_ns = GMS_NS_PER_S; /* signals to end that come together are one */
 
 static bool parse(int argc, char **argv, struct gms_up_options *ret_options, const char **ret_run_dir)
 {
@@ -35,9 +37,21 @@ static bool parse(int argc, char **argv, struct gms_up_options *ret_options, con
     return *ret_run_dir != NULL && optind == argc;
 }
 
-/* The signal that ends us. */
+/* Asks the keeper to end. True: it has, or nobody answers. */
+static bool let_go(struct gms_up_keeper *keeper, bool force)
+{
+    const uint64_t deadline_ns = gms_clock_ns() + (force ? letting_go_ns : asking_ns);
+    struct pollfd end = {.fd = keeper->watch.fd, .events = POLLRDHUP};
+    if (keeper->watch.state != GMS_WATCH_UP)
+        return true;
+    gms_up_keeper_let_go(keeper, force);
+    return poll(&end, 1, gms_clock_poll_ms(deadline_ns)) > 0;
+}
+
+/* How it ends. */
 static int serve(struct gms_up_keeper *keeper, int signals)
 {
+    uint64_t told_ns = 0;
     for (;;) {
         struct signalfd_siginfo info;
         gms_up_keeper_step(keeper, gms_clock_ns());
@@ -47,22 +61,27 @@ static int serve(struct gms_up_keeper *keeper, int signals)
         while (read(signals, &info, sizeof info) == (ssize_t)sizeof info) {
             int status;
             pid_t pid;
-            if (info.ssi_signo != SIGCHLD)
-                return (int)info.ssi_signo;
-            while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
-                gms_up_keeper_reaped(keeper, pid, status);
+            switch (info.ssi_signo) {
+            case SIGCHLD:
+                while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+                    gms_up_keeper_reaped(keeper, pid, status);
+                break;
+            case SIGUSR1:
+                let_go(keeper, true);
+                return 0;
+            case SIGHUP:
+                return ENDED;
+            default:
+                if (let_go(keeper, false))
+                    return 0;
+                if (told_ns != 0 && gms_clock_ns() - told_ns >= together_ns)
+                    return ENDED;
+                told_ns = told_ns != 0 ? told_ns : gms_clock_ns();
+                gms_log(GMS_LOG_NOTICE, "told to end while the keeper holds memory: going on until I am told again");
+                break;
+            }
         }
     }
-}
-
-/* Until the keeper's connection ends, which is when it ends, or for a moment. */
-static void let_go(struct gms_up_keeper *keeper, bool force)
-{
-    const uint64_t deadline_ns = gms_clock_ns() + letting_go_ns;
-    struct pollfd end = {.fd = keeper->watch.fd, .events = POLLRDHUP};
-    gms_up_keeper_let_go(keeper, force);
-    if (force && keeper->watch.state == GMS_WATCH_UP)
-        poll(&end, 1, gms_clock_poll_ms(deadline_ns));
 }
 
 int gms_up_node(int argc, char **argv)
@@ -83,10 +102,11 @@ int gms_up_node(int argc, char **argv)
     sigaddset(&watched, SIGCHLD);
     sigaddset(&watched, SIGTERM);
     sigaddset(&watched, SIGINT);
+    sigaddset(&watched, SIGHUP);
     sigaddset(&watched, SIGUSR1);
     sigprocmask(SIG_BLOCK, &watched, NULL);
     int signals = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    prctl(PR_SET_PDEATHSIG, SIGHUP);
     if (signals < 0 || getppid() != parent) /* it ended before that was armed */
         return GMS_UP_SYSTEM;
     if (gms_run_dir_check(run_dir, 1, 1, &error) != GMS_OK ||
@@ -95,11 +115,10 @@ int gms_up_node(int argc, char **argv)
         return GMS_UP_CONFIG;
     }
     gms_up_scratch_note(run_dir);
-    bool planned = serve(&keeper, signals) == SIGUSR1;
-    let_go(&keeper, planned);
-    if (planned)
+    int code = serve(&keeper, signals);
+    if (code == 0)
         gms_up_scratch_sweep(run_dir, "keepers.");
     gms_up_keeper_close(&keeper);
     gms_fd_close(&signals);
-    return 0;
+    return code;
 }

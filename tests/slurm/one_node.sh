@@ -26,7 +26,7 @@ launch : {
 standby : { count = 1; };
 complete = true;
 EOF
-GMS_CONFIG=$work/my.cfg GMS_BIN_DIR=$bin GMS_RUN_BASE=$work
+GMS_CONFIG=$work/my.cfg GMS_BIN_DIR=$bin GMS_RUN_BASE=$work/local
 # What must come through as it is: --export=NAME=VALUE would end at the first comma (V43).
 # shellcheck disable=SC2016 # the value is to hold a $
 GMS_VALUE=$(printf 'a,b,,c "d" $HOME \\ =\n\303\274 ')x
@@ -41,7 +41,7 @@ submit() { # log option...
 }
 
 # The run directory of a start of a job.
-run_of() { echo "$work/gms-$1.$2"; }
+run_of() { echo "$work/local/gms-$1.$2"; }
 
 until_ready() { # job restart
     run=$(run_of "$1" "$2")

@@ -1,9 +1,10 @@
 # shellcheck shell=sh
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by the tests of this room: a Slurm of their own on this machine (munged, slurmctld, two slurmds with fake GPUs),
-# without systemd, on loopback, in one directory, ended by pid. Needs root: device nodes, and Slurm's own ways.
+# without systemd, on loopback, in one directory, ended by pid. Needs root: device nodes, namespaces, and Slurm's own ways.
+# The second node has a host name and a $work/local of its own.
 #
-#   slurm_open NAME BIN_DIR [preempt]    slurm_close in the trap
+#   slurm_open NAME BIN_DIR    on_second COMMAND...
 
 slurm_skip() {
     echo "$name: skipped, $*" >&2
@@ -17,6 +18,7 @@ slurm_need() {
     done
     [ "$(id -u)" = 0 ] || slurm_skip "it takes root to run slurmd with fake GPUs"
     mknod "$work/gpu.try" c 1 3 2>/dev/null || slurm_skip "device nodes cannot be made here"
+    unshare --mount --uts true 2>/dev/null || slurm_skip "mount and host name namespaces cannot be made here"
 }
 
 slurm_start() { # log command...
@@ -80,7 +82,7 @@ slurm_open() { # name bin_dir; hooks: epilog.sh and prolog.sh are run by slurmd
     gms_mpi_allowances
     host=$(hostname)
     port=$((20000 + $$ % 9000))
-    mkdir -m 0755 "$work/state" "$work/spool" "$work/spool/n1" "$work/spool/n2" "$work/tmp" "$work/tmp/n1" "$work/tmp/n2"
+    mkdir -m 0755 "$work/state" "$work/spool" "$work/spool/n1" "$work/spool/n2" "$work/tmp" "$work/tmp/n1" "$work/tmp/n2" "$work/local"
     for gpu in 0 1 2 3 4 5 6 7; do mknod "$work/gpu$gpu" c 1 3; done
     cat >"$work/slurm.conf" <<EOF
 ClusterName=gms
@@ -122,7 +124,7 @@ EOF
     for hook in prolog epilog; do # slurmd gives them an environment of its own
         {
             echo '#!/bin/sh'
-            echo "GMS_RUN_BASE=$work GMS_BIN_DIR=$bin SLURM_CONF=$work/slurm.conf GMS_MEMLOCK_KIB=64"
+            echo "GMS_RUN_BASE=$work/local GMS_BIN_DIR=$bin SLURM_CONF=$work/slurm.conf GMS_MEMLOCK_KIB=64"
             echo "export GMS_RUN_BASE GMS_BIN_DIR SLURM_CONF GMS_MEMLOCK_KIB"
             echo "exec sh ${here:?}/slurm/$hook.sh >>$work/hooks.log 2>&1"
         } >"$work/$hook"
@@ -142,9 +144,16 @@ EOF
     until [ -S "$work/munge.socket" ]; do in_time "munge"; done
     slurm_start slurmctld.out slurmctld -D -c
     slurm_start slurmd.n1.out slurmd -D -N n1
-    slurm_start slurmd.n2.out slurmd -D -N n2
+    # shellcheck disable=SC2016 # the inner shell expands it
+    slurm_start slurmd.n2.out unshare --mount --uts sh -c \
+        'hostname n2 && mount -t tmpfs -o mode=0755 tmpfs "$1" && exec slurmd -D -N n2' sh "$work/local"
+    second=${slurm_pids%% *}
     until [ "$(sinfo -h -N -t idle -o %N 2>/dev/null | sort -u | wc -l)" = 2 ]; do in_time "two idle nodes"; done
     srun --mpi=list 2>&1 | grep -q pmix || slurm_skip "this Slurm has no PMIx plugin"
+}
+
+on_second() { # command: where the second node's processes are
+    nsenter -t "$second" --mount --uts -- "$@"
 }
 
 job_state() { # job
