@@ -70,18 +70,18 @@ static gms_status own_path(char *ret_path, struct gms_error *ret_error)
                             own);
 }
 
-/* Groups are named after the process that made them. Where that is gone, and whoever else would have removed its group
- * was killed as well, an empty one is left: away with it. One with somebody in it stays. */
-static void sweep(const char *parent, const char *name)
+/* Groups are named after the process that made them, and its PID namespace: in two containers it may have one number.
+ * Where it is gone, and whoever else would have removed its group was killed as well, an empty one is left: away with
+ * it. One with somebody in it stays, and so does one of another namespace, whose maker cannot be asked for. */
+static void sweep(const char *parent, const char *prefix)
 {
-    size_t prefix = strcspn(name, "0123456789");
     DIR *directory = opendir(parent);
 
     for (struct dirent *entry; directory != NULL && (entry = readdir(directory)) != NULL;) {
         char maker[64];
-        const char *digits = entry->d_name + prefix;
+        const char *digits = entry->d_name + strlen(prefix);
 
-        if (strncmp(entry->d_name, name, prefix) != 0 || digits[0] == '\0' ||
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0 || digits[0] == '\0' ||
             digits[strspn(digits, "0123456789")] != '\0') {
             continue;
         }
@@ -97,19 +97,25 @@ static void sweep(const char *parent, const char *name)
 
 gms_status gms_cgroup_make(const char *name, int *ret_fd, char *ret_path, struct gms_error *ret_error)
 {
-    char parent[GMS_CGROUP_PATH_BYTES];
+    char parent[GMS_CGROUP_PATH_BYTES], prefix[64];
+    struct stat space = {0};
     gms_status status = own_path(parent, ret_error);
 
     if (status != GMS_OK) {
         return status;
     }
-    if (snprintf(ret_path, GMS_CGROUP_PATH_BYTES, "%s/%s", parent, name) >= GMS_CGROUP_PATH_BYTES) {
+    if (stat("/proc/self/ns/pid", &space) != 0) {
+        return gms_fail(ret_error, GMS_E_UNSUPPORTED, "the PID namespace cannot be told: %s", strerror(errno));
+    }
+    snprintf(prefix, sizeof prefix, "%.24s-%llu-", name, (unsigned long long)space.st_ino);
+    if (snprintf(ret_path, GMS_CGROUP_PATH_BYTES, "%s/%s%d", parent, prefix, (int)getpid()) >= GMS_CGROUP_PATH_BYTES) {
         return gms_fail(ret_error, GMS_E_UNSUPPORTED, "the control group %s has too long a path", parent);
     }
-    sweep(parent, name);
-    if (mkdir(ret_path, 0755) != 0 && errno != EEXIST) {
-        return gms_fail(ret_error, GMS_E_UNSUPPORTED, "no control group can be made below %s: %s", parent,
-                        strerror(errno));
+    sweep(parent, prefix);
+    (void)rmdir(ret_path); /* of an earlier process with our number, and empty; never one that somebody lives in */
+    if (mkdir(ret_path, 0755) != 0) {
+        return gms_fail(ret_error, GMS_E_UNSUPPORTED, "the control group %s cannot be made: %s", ret_path,
+                        errno == EEXIST ? "somebody lives in it" : strerror(errno));
     }
     int fd = open(ret_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0 || !gms_cgroup_is(fd) || faccessat(fd, "cgroup.kill", W_OK, 0) != 0 ||

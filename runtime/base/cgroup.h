@@ -11,9 +11,10 @@
 
 enum { GMS_CGROUP_PATH_BYTES = 512 };
 
-/* Makes the group `name`, which ends in this process's number, below this process's own, and removes empty ones there
- * whose makers are gone. *ret_fd is its directory; `ret_path` (GMS_CGROUP_PATH_BYTES) is for
- * removing it. UNSUPPORTED: not possible here (no version 2, not delegated to us, a kernel without cgroup.kill). */
+/* Makes a group of this process's own, NAME-<PID namespace>-<pid>, below the one it lives in, and removes empty ones
+ * there whose makers are gone. One that somebody lives in is never shared. *ret_fd is its directory; `ret_path`
+ * (GMS_CGROUP_PATH_BYTES) is for removing it. UNSUPPORTED: not possible here (no version 2, not delegated to us, a
+ * kernel without cgroup.kill). */
 gms_status gms_cgroup_make(const char *name, int *ret_fd, char *ret_path, struct gms_error *ret_error);
 /* Removes an empty one; false: not empty, or not there. */
 bool gms_cgroup_remove(const char *path);

@@ -15,10 +15,7 @@
 
 static gms_status make_group(struct gms_container *container, struct gms_error *ret_error)
 {
-    char name[48];
-
-    snprintf(name, sizeof name, "gms-%d", (int)getpid());
-    return gms_cgroup_make(name, &container->cgroup, container->cgroup_path, ret_error);
+    return gms_cgroup_make("gms", &container->cgroup, container->cgroup_path, ret_error);
 }
 
 gms_status gms_container_choose(struct gms_container *container, enum gms_exec_containment wanted,

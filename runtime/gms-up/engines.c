@@ -288,10 +288,12 @@ static gms_status add_words(const struct gms_up_engines *engines, uint32_t id, c
 static gms_status add_ours(const struct gms_up_engines *engines, uint32_t id, char **words, size_t *inout_count,
                            size_t capacity, struct gms_error *ret_error)
 {
-    char number[16];
+    char number[16], launch[48];
     snprintf(number, sizeof number, "%u", id);
+    /* Not the launcher's own number of the job: in a container each mpirun is process 1 of the same host. */
+    snprintf(launch, sizeof launch, "up.%u.%" PRIx64, id, gms_clock_ns());
     const char *const ours[] = {
-        engines->options->exec, "--run-dir", engines->config->run_dir, "--engine", number, "--"};
+        engines->options->exec, "--run-dir", engines->config->run_dir, "--engine", number, "--launch", launch, "--"};
     for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++) {
         if (*inout_count + 1 >= capacity)
             return gms_fail(ret_error, GMS_E_CONFIG, "the command of an engine has more than %zu words", capacity - 1);

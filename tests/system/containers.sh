@@ -27,6 +27,7 @@ exec unshare --pid --mount --ipc --uts --fork --kill-child --mount-proc sh -c '
     hostname inside && mount -t tmpfs -o mode=1777 tmpfs /dev/shm && exec "$@"' sh "$@"
 EOF
 chmod +x "$work/container"
+UPKEEP_COMMAND='minillm", "--layers", "2'
 upkeep_config 'count = 1;'
 sed -i "s#engines = ( \"mpirun\"#engines = ( \"$work/container\", \"mpirun\"#" "$work/my.cfg"
 
@@ -47,7 +48,7 @@ echo "== all ranks of an engine in one container: a rank dies under streams"
 start_up
 gms-ctl wait standby >/dev/null
 inside "$(pid_of "$(serving)")"
-gms-failover-test --attach "$run" --rank 1 --timeout 30 >"$work/drill.out" 2>&1 || fail "the drill: $(tail -n 12 "$work/drill.out")"
+gms-failover-test --attach "$run" --rank 1 --timeout 30 --streams 4 --max-tokens 64 >"$work/drill.out" 2>&1 || fail "the drill: $(tail -n 12 "$work/drill.out")"
 tail -n 1 "$work/drill.out"
 gms-ctl wait standby >/dev/null
 
@@ -67,7 +68,7 @@ no_suspects
 echo "== each rank in a container of its own"
 # Ranks that cannot see each other's memory: TCP, as for any MPI job whose ranks are in containers of their own.
 OMPI_MCA_btl=tcp,self OMPI_MCA_btl_tcp_if_include=lo mpirun -n 2 "$work/container" gms-exec --engine 7 -- \
-    minillm --listen "unix:$work/e7" --log-dir "$work" >"$work/hand.out" 2>&1 &
+    minillm --layers 2 --listen "unix:$work/e7" --log-dir "$work" >"$work/hand.out" 2>&1 &
 hand=$!
 until [ "$(in_role parked | wc -w)" = 2 ]; do in_time "a third engine, by hand"; done
 first=$(gms-ctl --rank 0 status --json | tr '{' '\n' | sed -n 's/^"engine":7,.*"pid":\([0-9]*\),.*/\1/p')
@@ -103,16 +104,18 @@ refused() { # code text command...
 "$work/container" mpirun -n 2 gms-coord --config "$work/my.cfg" >"$work/coord.out" 2>&1 &
 coordinators=$!
 gms-ctl wait up >/dev/null
-refused 69 "cannot end from its PID namespace" mpirun -n 2 gms-exec --engine 0 -- true
+refused 69 "cannot end it from its PID namespace" mpirun -n 2 gms-exec --engine 0 -- true
 gms-ctl down
 wait "$coordinators"
 mpirun -n 2 gms-coord --config "$work/my.cfg" >"$work/coord.out" 2>&1 &
 coordinators=$!
 gms-ctl wait up >/dev/null
-refused 71 "/proc shows another PID namespace" unshare --pid --fork gms-exec --rank 0 --engine 0 -- true
+# shellcheck disable=SC2016 # the inner shell expands it; as process 1 gms-exec would need no /proc
+refused 71 "/proc shows another PID namespace" unshare --pid --fork sh -c '"$@"; exit $?' sh \
+    gms-exec --rank 0 --engine 0 --launch a -- true
 if unshare --user --map-users=0,1000,1 --map-groups=0,1000,1 --setuid 0 --setgid 0 true 2>/dev/null; then
     refused 69 "it belongs to another user" unshare --user --map-users=0,1000,1 --map-groups=0,1000,1 --setuid 0 --setgid 0 \
-        gms-exec --rank 0 --engine 0 --wait 1s -- true
+        gms-exec --rank 0 --engine 0 --launch b --wait 1s -- true
 fi
 gms-ctl down
 wait "$coordinators"

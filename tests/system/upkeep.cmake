@@ -4,3 +4,8 @@ add_test(NAME failovers_short COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/failovers.s
 add_test(NAME containers COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/containers.sh ${CMAKE_BINARY_DIR})
 set_tests_properties(upkeep failovers_short containers PROPERTIES LABELS drill TIMEOUT 150 RUN_SERIAL ON SKIP_RETURN_CODE 77
                      ENVIRONMENT "${GMS_TEST_ENVIRONMENT};ASAN_OPTIONS=detect_leaks=0")
+# The units of slurm/ under a systemd of its own.
+add_test(NAME systemd_live COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/systemd_live.sh ${CMAKE_BINARY_DIR}
+                                   ${PROJECT_SOURCE_DIR}/slurm/systemd)
+set_tests_properties(systemd_live PROPERTIES LABELS slurm TIMEOUT 120 RUN_SERIAL ON SKIP_RETURN_CODE 77
+                     ENVIRONMENT "${GMS_TEST_ENVIRONMENT};ASAN_OPTIONS=detect_leaks=0")

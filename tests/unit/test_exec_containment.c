@@ -191,29 +191,50 @@ static void control_groups_are_removed(void **state)
 /* One that everybody left behind goes when the next one is made; one with somebody in it does not. */
 static void empty_groups_of_the_dead_are_swept(void **state)
 {
-    char path[GMS_CGROUP_PATH_BYTES], dead_path[GMS_CGROUP_PATH_BYTES], name[32];
+    char path[GMS_CGROUP_PATH_BYTES], dead_path[GMS_CGROUP_PATH_BYTES];
     struct gms_error error;
-    int mine = -1, dead = -1;
-    pid_t pid = fork();
+    int mine = -1, again = -1;
 
     (void)state;
-    if (pid == 0) {
-        _exit(0);
-    }
-    assert_int_equal(waitpid(pid, NULL, 0), pid);
     if (kind_count == EVERYWHERE) {
         skip();
     }
-    snprintf(name, sizeof name, "gms-swept-%d", (int)pid);
-    assert_ok(gms_cgroup_make(name, &dead, dead_path, &error));
-    assert_int_equal(access(dead_path, F_OK), 0);
-    snprintf(name, sizeof name, "gms-swept-%d", (int)getpid());
-    assert_ok(gms_cgroup_make(name, &mine, path, &error));
+    pid_t pid = fork();
+    if (pid == 0) {
+        _exit(gms_cgroup_make("gms-swept", &mine, path, &error) == GMS_OK ? 0 : 1);
+    }
+    int ended = -1;
+    assert_int_equal(waitpid(pid, &ended, 0), pid);
+    assert_int_equal(ended, 0);
+    assert_ok(gms_cgroup_make("gms-swept", &mine, path, &error));
+    snprintf(dead_path, sizeof dead_path, "%.*s%d", (int)(strrchr(path, '-') + 1 - path), path, (int)pid);
     assert_int_not_equal(access(dead_path, F_OK), 0);
     assert_int_equal(access(path, F_OK), 0);
-    assert_true(gms_cgroup_remove(path));
+
+    /* A number that was somebody else's: an empty group is made anew, one that somebody lives in is not shared. */
+    assert_ok(gms_cgroup_make("gms-swept", &again, path, &error));
+    int gate[2];
+    char byte;
+    assert_int_equal(pipe2(gate, O_CLOEXEC), 0);
+    char number[16];
+    int members = openat(again, "cgroup.procs", O_WRONLY | O_CLOEXEC);
+    pid = fork();
+    if (pid == 0) {
+        close(gate[1]);
+        _exit(read(gate[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    assert_true(pid > 0);
+    snprintf(number, sizeof number, "%d", (int)pid);
+    assert_int_equal(write(members, number, strlen(number)), strlen(number));
     gms_fd_close(&mine);
-    gms_fd_close(&dead);
+    assert_status(gms_cgroup_make("gms-swept", &mine, path, &error), GMS_E_UNSUPPORTED);
+    assert_non_null(strstr(error.text, "somebody lives in it"));
+    close(gate[0]);
+    close(gate[1]);
+    assert_int_equal(waitpid(pid, &ended, 0), pid);
+    assert_true(gms_cgroup_remove(path));
+    gms_fd_close(&members);
+    gms_fd_close(&again);
 }
 
 /* Without --containment the deployment's word counts. */
@@ -345,13 +366,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(children_from_before_are_spared, bench_setup, bench_teardown),
     };
 
-    char path[GMS_CGROUP_PATH_BYTES], name[32];
+    char path[GMS_CGROUP_PATH_BYTES];
     struct gms_error error;
     int cgroup = -1;
 
-    snprintf(name, sizeof name, "gms-test-%d", (int)getpid());
-
-    if (gms_cgroup_make(name, &cgroup, path, &error) == GMS_OK) {
+    if (gms_cgroup_make("gms-test", &cgroup, path, &error) == GMS_OK) {
         kind_count++;
         gms_cgroup_remove(path);
     } else {
