@@ -30,6 +30,7 @@
 #include "pools.h"
 #include "gms/version.h"
 #include "inherit.h"
+#include "wire/message.h"
 
 enum { START_SECONDS = 30, FINALIZE_SECONDS = 5, LAST_WORDS_MS = 200 };
 enum option_key {
@@ -155,6 +156,28 @@ static int exit_code_of(gms_status status)
 }
 
 /* --------------------------------------------------------------------------------------------- the common start - */
+
+#ifndef GMS_COORD_VERSION /* a test builds one that says something else */
+#define GMS_COORD_VERSION GMS_VERSION
+#endif
+
+/* Before anything whose size or meaning a version decides. */
+static gms_status check_version(struct start *start, struct gms_error *ret_error)
+{
+    char mine[96] = "", first[sizeof mine];
+    snprintf(mine, sizeof mine, "%s (protocol %d, settings of %zu bytes)", GMS_COORD_VERSION, GMS_WIRE_VERSION,
+             sizeof(struct gms_config));
+    memcpy(first, mine, sizeof first);
+    gms_status status = gms_round_share(start->round, first, sizeof first, ret_error);
+    first[sizeof first - 1] = '\0';
+    if (status != GMS_OK || strcmp(mine, first) == 0)
+        return status;
+    struct utsname name = {.nodename = ""};
+    uname(&name);
+    return gms_fail(ret_error, GMS_E_VERSION,
+                    "rank %u on host %.64s is gms-coord %s, rank 0 is gms-coord %s: install one version on all hosts",
+                    start->rank, name.nodename, mine, first);
+}
 
 /* Every error of the file is printed once, by rank 0, as it is found. */
 static gms_status read_config(struct start *start, struct gms_error *ret_error)
@@ -389,7 +412,9 @@ static gms_status together(struct start *start, gms_status (*step)(struct start 
 
 static gms_status start_together(struct start *start, struct gms_error *ret_error)
 {
-    gms_status status = together(start, read_config, ret_error);
+    gms_status status = together(start, check_version, ret_error);
+    if (status == GMS_OK)
+        status = together(start, read_config, ret_error);
     if (status == GMS_OK)
         status = gms_round_share(start->round, start->config, sizeof *start->config, ret_error);
     if (status == GMS_OK)

@@ -288,7 +288,9 @@ static void test_odd_coordinator(void **state)
         {"unset GMS_X", {"GMS_X is \"a\" on rank 0, unset on rank 1", "mpirun -x NAME"}},
         {"export GMS_Y=1", {"GMS_Y is unset on rank 0, \"1\" on rank 1", ""}},
         {"unset GMS_X; export TLLM_GMS_X=b",
-         {"GMS_X is \"a\" on rank 0, \"b\" on rank 1", ""}}, /* by environment.rename */
+         {"GMS_X is \"a\" on rank 0, \"b\" on rank 1", ""}},   /* by environment.rename */
+        {"exec \"$GMS_BIN/tests/mpi/gms-coord-other\" \"$@\"", /* another version */
+         {"is gms-coord 0.0.0-other (protocol ", ", rank 0 is gms-coord "}},
         {"unset FAILOVER_LOCK_PATH", {"FAILOVER_LOCK_PATH is \"", "\" on rank 0, unset on rank 1"}},
         {"export FAILOVER_LOCK_PATH=/other", {"/lock\" on rank 0, \"/other\" on rank 1", ""}},
         {"export FAILOVER_LOCK_PATH=$FAILOVER_LOCK_PATH.link", {"/lock\" on rank 0, \"", "/lock.link\" on rank 1"}},
