@@ -22,7 +22,7 @@ gms_status gms_exchange(gms_session *session, const char *name, uint64_t value, 
     const size_t length = name != NULL ? strnlen(name, GMS_NAME_BYTES) : 0;
     if (length == 0 || length == GMS_NAME_BYTES)
         return gms_fail(ret_error, GMS_E_INVALID, "an exchange has a name of 1 to %d bytes", GMS_NAME_BYTES - 1);
-    if (bytes > GMS_EXCHANGE_BYTES || (bytes > 0 && data == NULL))
+    if (session->rank == 0 && (bytes > GMS_EXCHANGE_BYTES || (bytes > 0 && data == NULL)))
         return gms_fail(ret_error, GMS_E_INVALID, "exchange %s: %" PRIu32 " bytes%s, the limit is %d", name, bytes,
                         data == NULL ? " at no address" : "", GMS_EXCHANGE_BYTES);
     struct gms_message proposal = {0}, reply;

@@ -20,6 +20,7 @@ done
 
 cat >"$work/user.c" <<'SOURCE'
 #include <gms/engine.h>
+#include <gms/nccl.h>
 #include <stdio.h>
 
 int main(void)
