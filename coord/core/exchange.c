@@ -6,7 +6,8 @@
  *   rank 0: called --in its ballots until a round carried it--> carried          all ranks: the slot has it
  *   operation: begins when every rank has called and the slot has it             its success: the answer holds it
  *
- * A call waits one round for the bytes of each other engine that are there too, whether or not theirs is ever completed.
+ * A call waits one round for the bytes of each other engine that are there too, whether or not theirs is ever
+ * completed.
  */
 #include "core/core_state.h"
 

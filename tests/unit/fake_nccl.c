@@ -41,7 +41,8 @@ struct ncclComm {
     _Atomic bool dead;
     _Atomic int result; /* async error */
     _Atomic uint32_t threads;
-    uint64_t collectives;
+    uint64_t collectives;  /* submitted */
+    _Atomic uint64_t done; /* the last */
 };
 
 struct work {
@@ -271,8 +272,9 @@ static void *run(void *context)
     else
         atomic_store(&comm->result, GMS_NCCL_SUCCESS); /* submitted */
     bool hangs = work->behaviour == FAKE_NCCL_HANGS || work->behaviour == FAKE_NCCL_FAILS;
-    while (moment(comm) && work->number > 2 && !all_have(comm, meeting->taken, work->number - 2))
-        ; /* somebody may still be reading the place */
+    while (moment(comm) && (atomic_load(&comm->done) < work->number - 1 ||
+                            (work->number > 2 && !all_have(comm, meeting->taken, work->number - 2))))
+        ; /* one after another; and somebody may still be reading the place */
     if (!hangs && !atomic_load(&comm->dead)) {
         memcpy(meeting->data[work->number % 2][comm->rank], work->send, work->count * work->element);
         atomic_store(&meeting->given[comm->rank], work->number);
@@ -282,6 +284,7 @@ static void *run(void *context)
     if (!atomic_load(&comm->dead)) {
         deliver(work);
         atomic_store(&meeting->taken[comm->rank], work->number);
+        atomic_store(&comm->done, work->number);
     }
     if (work->stream != NULL)
         fake_cuda_get()->hold(work->stream, false);
