@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gms-relay/upstream.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
@@ -12,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include "gms-relay/http.h"
 #include "gms-relay/lines.h"
@@ -26,24 +24,12 @@ enum {
     PROMPT_TOKENS = 4 * 1024 * 1024,
 };
 
-struct address {
-    union {
-        struct sockaddr any;
-        struct sockaddr_un local;
-        struct sockaddr_in inet;
-        struct sockaddr_in6 inet6;
-    };
-    socklen_t bytes;
-    bool openai;
-    char host[128], prefix[128];
-};
-
 struct relay_upstream {
     struct relay_upstream_events events;
     void *context;
     struct bufferevent *bev;
     struct event *reaper;
-    struct address address;
+    struct relay_address address;
     uint64_t incarnation;
     char id[129];
     uint32_t sent_tokens; /* re-sent by this ask */
@@ -59,89 +45,6 @@ struct relay_upstream {
     size_t body_read;
     struct relay_ending ending;
 };
-
-/* ---------------------------------------------------------------------------------------------- endpoints ----- */
-
-static bool read_port(const char *text, uint16_t *ret_port)
-{
-    unsigned long value = 0;
-    size_t digits = strspn(text, "0123456789");
-    if (digits == 0 || digits > 5 || text[digits] != '\0')
-        return false;
-    value = strtoul(text, NULL, 10);
-    *ret_port = (uint16_t)value;
-    return value > 0 && value <= 65535;
-}
-
-static bool read_host_port(const char *text, struct address *address)
-{
-    char host[64];
-    uint16_t port;
-    const char *colon = strrchr(text, ':');
-    if (colon == NULL || !read_port(colon + 1, &port) || (size_t)(colon - text) >= sizeof host || colon == text)
-        return false;
-    memcpy(host, text, (size_t)(colon - text));
-    host[colon - text] = '\0';
-    snprintf(address->host, sizeof address->host, "%s", text);
-    size_t length = strlen(host);
-    if (host[0] == '[' && host[length - 1] == ']') {
-        host[length - 1] = '\0';
-        address->inet6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(port)};
-        address->bytes = sizeof address->inet6;
-        return inet_pton(AF_INET6, host + 1, &address->inet6.sin6_addr) == 1;
-    }
-    address->inet = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port)};
-    address->bytes = sizeof address->inet;
-    return inet_pton(AF_INET, strcmp(host, "localhost") == 0 ? "127.0.0.1" : host, &address->inet.sin_addr) == 1;
-}
-
-static bool read_http(const char *text, struct address *address)
-{
-    char host[128];
-    size_t length = strcspn(text, "/"), prefix = strlen(text + length);
-    if (length >= sizeof host || prefix >= sizeof address->prefix)
-        return false;
-    memcpy(host, text, length);
-    host[length] = '\0';
-    memcpy(address->prefix, text + length, prefix + 1);
-    while (prefix > 0 && address->prefix[prefix - 1] == '/')
-        address->prefix[--prefix] = '\0';
-    if (prefix >= 3 && strcmp(address->prefix + prefix - 3, "/v1") == 0) /* as base URLs are written */
-        address->prefix[prefix - 3] = '\0';
-    address->openai = true;
-    return read_host_port(host, address);
-}
-
-static bool read_endpoint(const char *endpoint, struct address *ret_address)
-{
-    memset(ret_address, 0, sizeof *ret_address);
-    for (const char *at = endpoint; *at != '\0'; at++)
-        if ((unsigned char)*at <= 0x20 || *at == 0x7f)
-            return false;
-    if (strncmp(endpoint, "http://", 7) == 0)
-        return read_http(endpoint + 7, ret_address);
-    if (strncmp(endpoint, "tcp:", 4) == 0)
-        return read_host_port(endpoint + 4, ret_address);
-    const char *path = endpoint + 5;
-    if (strncmp(endpoint, "unix:", 5) != 0 || path[0] == '\0' || strlen(path) >= sizeof ret_address->local.sun_path)
-        return false;
-    ret_address->local.sun_family = AF_UNIX;
-    memcpy(ret_address->local.sun_path, path, strlen(path) + 1);
-    ret_address->bytes = sizeof ret_address->local;
-    return true;
-}
-
-bool relay_endpoint_good(const char *endpoint)
-{
-    struct address address;
-    return read_endpoint(endpoint, &address);
-}
-
-bool relay_endpoint_is_openai(const char *endpoint)
-{
-    struct address address;
-    return read_endpoint(endpoint, &address) && address.openai;
-}
 
 /* ------------------------------------------------------------------------------------------------- endings ---- */
 
@@ -513,7 +416,7 @@ static void on_reap(evutil_socket_t fd, short what, void *context)
 
 /* -------------------------------------------------------------------------------------------------- public ---- */
 
-static char *make_request(const struct relay_upstream_ask *ask, const struct address *address, size_t *ret_bytes)
+static char *make_request(const struct relay_upstream_ask *ask, const struct relay_address *address, size_t *ret_bytes)
 {
     if (address->openai) {
         const struct relay_openai_ask words = {.call = ask->call,
@@ -560,7 +463,7 @@ struct relay_upstream *relay_upstream_begin(struct event_base *base, const struc
     upstream->streams = ask->call->stream;
     upstream->sent_tokens = (uint32_t)ask->token_count;
     snprintf(upstream->id, sizeof upstream->id, "%s", ask->id);
-    if (read_endpoint(ask->endpoint, &upstream->address))
+    if (relay_address_read(ask->endpoint, &upstream->address))
         upstream->request = make_request(ask, &upstream->address, &upstream->request_bytes);
     upstream->reaper = event_new(base, -1, 0, on_reap, upstream);
     upstream->bev = bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One ask of one engine: connects, says it, reads the answer. Endpoints:
- *
- *   unix:PATH, tcp:HOST:PORT      the line protocol (lines.h); asked only after a hello of the expected incarnation
- *   http://HOST:PORT[/PREFIX]     an OpenAI server (openai.h)
+ * One ask of one engine (endpoint.h says how they are spoken to): connects, says it, reads the answer. By the line
+ * protocol it is asked only after a hello of the expected incarnation.
  *
  * One connection an ask: closing it is how an engine learns that nobody wants the rest. Callbacks come from the loop,
  * never from inside begin; after `ended`, `refused`, `lost`, `unasked` or `broken` none comes any more. Main thread
@@ -17,6 +15,7 @@
 #include <stdint.h>
 
 #include "gms-relay/call.h"
+#include "gms-relay/endpoint.h"
 
 struct event_base;
 struct relay_upstream;
@@ -66,10 +65,6 @@ struct relay_upstream_events {
     void (*unasked)(void *context, const char *text);
     void (*broken)(void *context, const char *text);
 };
-
-/* Is it one of the forms above? And the OpenAI one? */
-bool relay_endpoint_good(const char *endpoint);
-bool relay_endpoint_is_openai(const char *endpoint);
 
 /* NULL: out of memory or descriptors, or no endpoint. */
 struct relay_upstream *relay_upstream_begin(struct event_base *base, const struct relay_upstream_ask *ask,
