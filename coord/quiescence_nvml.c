@@ -86,6 +86,7 @@ struct note {
     uint64_t era;         /* of the session, when it was seen */
     bool seen, mps;
     uint64_t started;        /* the engine rank, in the kernel's ticks */
+    bool places[ENDPOINTS];  /* on whose lists */
     pid_t pids[COHORT_PIDS]; /* of it, on a list while it lived */
     size_t pid_count;
 };
@@ -244,6 +245,7 @@ static bool examine(struct provider *p)
 
 struct listed {
     pid_t pids[LISTED];
+    size_t places[LISTED];
     size_t count;
     bool mps;
 };
@@ -262,6 +264,7 @@ static bool add_list(struct provider *p, size_t place, int (*list)(nvml_device, 
     for (unsigned int i = 0; i < count; i++) {
         if (listed->count == LISTED)
             return new_era(p, "more than %d processes", LISTED);
+        listed->places[listed->count] = place;
         listed->pids[listed->count++] = (pid_t)processes[i].pid;
     }
     return true;
@@ -321,6 +324,7 @@ static void witness(void *context, const struct gms_cohort *cohort)
         if (!gms_process_descends(listed.pids[i], &pid, 1))
             continue;
         note->seen = note->seen || listed.pids[i] == pid;
+        note->places[listed.places[i]] = true;
         if (!has_pid(note, listed.pids[i]) && note->pid_count < COHORT_PIDS)
             note->pids[note->pid_count++] = listed.pids[i];
     }
@@ -335,6 +339,19 @@ static bool is_of_the_job(pid_t pid)
     snprintf(path, sizeof path, "/proc/%d/exe", (int)pid);
     return gms_process_descends(here, &pid, 1) || (stat("/proc/self/exe", &own) == 0 && stat(path, &other) == 0 &&
                                                    own.st_ino == other.st_ino && own.st_dev == other.st_dev);
+}
+
+/* Has it a context of its own, on other devices alone? A holder by a fork has none, and NVML lists the dead in its
+ * place. Engine ranks of other ranks are such. */
+static bool works_elsewhere(const struct note *note, const struct listed *listed, pid_t pid)
+{
+    bool found = false;
+    for (size_t i = 0; i < listed->count; i++) {
+        if (listed->pids[i] == pid && note->places[listed->places[i]])
+            return false;
+        found = found || listed->pids[i] == pid;
+    }
+    return found;
 }
 
 static bool has_driver_open(const struct provider *p, pid_t pid)
@@ -356,7 +373,8 @@ static bool has_driver_open(const struct provider *p, pid_t pid)
 
 /* Where no container says who was of it: a process that has the driver open, is of nobody known, and is younger than
  * the engine rank, so that it may have the open files by a fork. */
-static pid_t driver_holder(const struct provider *p, const struct note *note, const struct gms_cohort *cohort)
+static pid_t driver_holder(const struct provider *p, const struct note *note, const struct gms_cohort *cohort,
+                           const struct listed *listed)
 {
     pid_t holder = 0;
     const uint64_t since = note->started > cohort->since ? note->started : cohort->since;
@@ -364,12 +382,24 @@ static pid_t driver_holder(const struct provider *p, const struct note *note, co
     for (struct dirent *entry; processes != NULL && holder == 0 && (entry = readdir(processes)) != NULL;) {
         const pid_t pid = isdigit((unsigned char)entry->d_name[0]) ? (pid_t)atoi(entry->d_name) : 0;
         if (pid > 0 && pid != getpid() && gms_process_started(pid) >= since && has_driver_open(p, pid) &&
-            !gms_cohort_knows(cohort, pid) && !is_of_the_job(pid))
+            !gms_cohort_knows(cohort, pid) && !is_of_the_job(pid) && !works_elsewhere(note, listed, pid))
             holder = pid;
     }
     if (processes != NULL)
         closedir(processes);
     return holder;
+}
+
+/* The command of a process; untouched where it is gone. */
+static void name_of(pid_t pid, char name[32])
+{
+    char path[64], text[32];
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
+    FILE *stream = fopen(path, "re");
+    if (stream != NULL && fgets(text, sizeof text, stream) != NULL)
+        snprintf(name, 32, "%.*s", (int)strcspn(text, "\n"), text);
+    if (stream != NULL)
+        fclose(stream);
 }
 
 static bool is_dead(pid_t pid)
@@ -424,10 +454,12 @@ static enum gms_reclaim_answer ask(void *context, const struct gms_cohort *cohor
         snprintf(ret_reason, GMS_QUIESCENCE_REASON_BYTES, "NVML still lists process %d", (int)pid);
         return GMS_RECLAIM_NOT_YET;
     }
-    const pid_t holder = cohort->container.kind == 0 ? driver_holder(p, note, cohort) : 0;
+    const pid_t holder = cohort->container.kind == 0 ? driver_holder(p, note, cohort, &listed) : 0;
     if (holder != 0) {
+        char name[32] = "?";
+        name_of(holder, name);
         snprintf(ret_reason, GMS_QUIESCENCE_REASON_BYTES,
-                 "process %d has the driver open and belongs to no living engine", (int)holder);
+                 "process %d (%s) has the driver open and belongs to no living engine", (int)holder, name);
         return GMS_RECLAIM_NOT_YET;
     }
     snprintf(ret_reason, GMS_QUIESCENCE_REASON_BYTES,

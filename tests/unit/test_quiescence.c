@@ -374,7 +374,13 @@ static void test_a_stranger_with_the_driver_open(void **state)
         poll(NULL, 0, 1);
     }
     see_and_kill(bench);
-    assert_answer(bench, GMS_RECLAIM_NOT_YET, "has the driver open and belongs to no living engine");
+    assert_answer(bench, GMS_RECLAIM_NOT_YET, "(sleep) has the driver open and belongs to no living engine");
+    /* Somebody who computes, and on another device: another rank's engine. */
+    bench->nvml->compute[0] = (struct fake_list){.count = 1, .pids = {(unsigned int)stranger.pid}};
+    assert_answer(bench, GMS_RECLAIM_QUIET, "lists none");
+    bench->nvml->compute[1] = bench->nvml->compute[0];
+    assert_answer(bench, GMS_RECLAIM_NOT_YET, "(sleep) has the driver open");
+    bench->nvml->compute[0].count = bench->nvml->compute[1].count = 0;
     bench->cohort.living[0] = stranger.pid;
     bench->cohort.living_count = 1;
     assert_answer(bench, GMS_RECLAIM_QUIET, "lists none");
