@@ -143,19 +143,25 @@ void gms_daemon_run_events(struct gms_daemon *daemon)
     }
 }
 
-/* A deadline that is noticed late says that this process did not run: what it would judge may be waiting to be read. So
- * the loop looks for news again, some times over, before time is told to the core (V17). */
-enum { LATE_MS = 100, LATE_PASSES = 8 };
+/* A deadline that is noticed late says that this process did not run, and perhaps others neither: what it would judge
+ * may be waiting to be read, here or with a peer. So news have a moment to come before time is told to the core (V17).
+ */
+static const uint64_t late_ns = 100 * GMS_NS_PER_MS, news_ns = 300 * GMS_NS_PER_MS;
 
 static bool looks_for_news_first(struct gms_daemon *daemon)
 {
     uint64_t due_ns = gms_core_deadline(daemon->core), now_ns = gms_clock_ns();
-    if (due_ns == UINT64_MAX || now_ns < due_ns + LATE_MS * GMS_NS_PER_MS || daemon->late_passes == LATE_PASSES) {
-        daemon->late_passes = 0;
+    if (due_ns == UINT64_MAX || now_ns < due_ns + late_ns) {
+        daemon->woken_ns = 0;
         return false;
     }
-    daemon->late_passes++;
-    event_add(daemon->deadline, &(struct timeval){0});
+    if (daemon->woken_ns == 0)
+        daemon->woken_ns = now_ns;
+    if (now_ns >= daemon->woken_ns + news_ns) {
+        daemon->woken_ns = 0;
+        return false;
+    }
+    event_add(daemon->deadline, &(struct timeval){.tv_usec = (suseconds_t)(late_ns / 10 / 1000)});
     return true;
 }
 

@@ -58,7 +58,7 @@ struct gms_daemon {
     struct event *hung_timer;
     uint64_t hooked_epoch;    /* the last for which the hook was run */
     uint64_t stored_round;    /* of the state that the store has */
-    uint32_t late_passes;     /* over the loop since a deadline was noticed late */
+    uint64_t woken_ns; /* when a deadline was noticed late; 0: none was */
     uint64_t keeper_pause_ns; /* until the next try to find a keeper */
     bool keeper_lost, stopping, stopped, running_events;
     bool resuming; /* the actions that are carried out are those of a restored core */

@@ -227,6 +227,7 @@ static void tick(struct gms_core *core)
     for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++)
         if (core->now_ns >= operation_deadline(core, e))
             core->engines[e].pending.expired = true;
+    gms_core_answer_waiting_joins(core);
     gms_core_report_fences(core);
     gms_core_report_detached(core);
     gms_core_report_transfers(core);
@@ -241,6 +242,9 @@ uint64_t gms_core_deadline(const struct gms_core *core)
     if (other < deadline)
         deadline = other;
     other = gms_core_detached_deadline(core);
+    if (other < deadline)
+        deadline = other;
+    other = gms_core_waiting_joins_deadline(core);
     if (other < deadline)
         deadline = other;
     for (uint32_t e = 0; e < GMS_MAX_ENGINES; e++) {

@@ -46,6 +46,7 @@ struct gms_core_pending {
     gms_status refused_status;
     uint64_t refused_detail[2];
     uint64_t session;
+    uint64_t asked_ns;                   /* by its session, last */
     uint64_t since_ns;                   /* first contributed */
     uint32_t adopted, idle, quarantined; /* adopt: the bulk's result, equal on all ranks */
     struct gms_proposal proposal;
@@ -230,6 +231,9 @@ const char *gms_core_status_words(gms_status status);
 
 /* ---- propose.c */
 void gms_core_propose(struct gms_core *core, const struct gms_event *event);
+/* Joins that wait for the end of a takeover are told to ask again, one operation timeout after they asked. */
+void gms_core_answer_waiting_joins(struct gms_core *core);
+uint64_t gms_core_waiting_joins_deadline(const struct gms_core *core);
 
 /* ---- operation.c */
 void gms_core_prepare_stored(struct gms_core *core, const struct gms_core_store *store, bool ok);

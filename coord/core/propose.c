@@ -182,7 +182,8 @@ void gms_core_propose(struct gms_core *core, const struct gms_event *event)
     if (!is_remembered(core, engine, session, since, key) || !key_is_next(core, engine, session, key))
         return;
     if (pending->present && gms_core_keys_equal(&pending->proposal.key, key)) {
-        pending->session = session; /* asked again over a new session */
+        pending->session = session; /* asked again, perhaps over a new session */
+        pending->asked_ns = core->now_ns;
         return;
     }
     if (pending->present && !(pending->orphan && !pending->offered)) {
@@ -195,9 +196,45 @@ void gms_core_propose(struct gms_core *core, const struct gms_event *event)
     memset(pending, 0, sizeof *pending);
     pending->present = true;
     pending->session = session;
+    pending->asked_ns = core->now_ns;
     pending->proposal = *proposal;
     if (key->kind != GMS_OPERATION_EXCHANGE || core->options.rank != 0)
         return;
     pending->exchange_bytes = event->propose.exchange_bytes;
     memcpy(pending->exchange, event->propose.exchange, pending->exchange_bytes);
+}
+
+/* Held back, and its engine rank waits here. What it offered in a round before binds nobody: nothing was decided. */
+static bool join_waits(const struct gms_core *core, uint32_t engine)
+{
+    const struct gms_core_pending *pending = &core->engines[engine].pending;
+
+    return pending->present && pending->proposal.key.kind == GMS_OPERATION_JOIN && !pending->orphan &&
+           gms_core_takeover_busy(core) && !gms_core_contributes(core, engine);
+}
+
+uint64_t gms_core_waiting_joins_deadline(const struct gms_core *core)
+{
+    uint64_t deadline = UINT64_MAX;
+
+    for (uint32_t e = 0; e < GMS_MAX_ENGINES && core->options.operation_timeout_ns; e++) {
+        uint64_t due_ns = core->engines[e].pending.asked_ns + core->options.operation_timeout_ns;
+
+        if (join_waits(core, e) && due_ns < deadline)
+            deadline = due_ns;
+    }
+    return deadline;
+}
+
+void gms_core_answer_waiting_joins(struct gms_core *core)
+{
+    for (uint32_t e = 0; e < GMS_MAX_ENGINES && core->options.operation_timeout_ns; e++) {
+        struct gms_core_pending *pending = &core->engines[e].pending;
+
+        if (!join_waits(core, e) || core->now_ns < pending->asked_ns + core->options.operation_timeout_ns)
+            continue;
+        struct gms_text text = answer(core, e, pending->session, &pending->proposal.key, GMS_E_TIMEOUT);
+        gms_text_add(&text, "a takeover is going on, and joins wait for its end; ask again");
+        memset(pending, 0, sizeof *pending);
+    }
 }

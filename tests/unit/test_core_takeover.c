@@ -463,6 +463,13 @@ static void test_a_cohort_that_does_not_end(void **state)
 }
 
 /* A join waits while a takeover runs, and its deadline with it. */
+static const struct gms_outcome *answer_of(const struct cluster *c, uint32_t rank)
+{
+    return &cluster_last(c, rank, GMS_ACTION_REPLY)->reply.outcome;
+}
+
+/* Nobody is admitted in a takeover, and nobody waits for ever: after one operation timeout each rank says so, and who
+ * asks again, under the same launch, is admitted when it is over. */
 static void test_joins_wait_for_a_takeover(void **state)
 {
     struct cluster *c = serving_group(2, 1);
@@ -474,19 +481,35 @@ static void test_joins_wait_for_a_takeover(void **state)
     hold(c, 1u << CLUSTER_RETIRED);
     cluster_fact(c, 0, 0, 1, GMS_FACT_GONE);
     cluster_settle(c);
-    cluster_advance(c, 60000 * MS);                        /* no round is entered meanwhile */
+    cluster_advance(c, 6000 * MS);
     cluster_propose(c, 1, 2, session_of(2, 1), &proposal); /* and in it */
     cluster_settle(c);
-    cluster_advance(c, 60000 * MS);
+    cluster_advance(c, 3999 * MS);
     assert_int_equal(cluster_count(c, UINT32_MAX, GMS_ACTION_REPLY), 0);
+    cluster_advance(c, 1 * MS); /* 10 s after rank 0 was asked */
+    assert_int_equal(cluster_count(c, UINT32_MAX, GMS_ACTION_REPLY), 1);
+    assert_int_equal(answer_of(c, 0)->status, GMS_E_TIMEOUT);
+    assert_non_null(strstr(answer_of(c, 0)->text, "joins wait for its end"));
+    cluster_propose(c, 0, 2, session_of(2, 0), &proposal);
+    cluster_advance(c, 6000 * MS); /* and after rank 1 was */
+    assert_int_equal(cluster_count(c, UINT32_MAX, GMS_ACTION_REPLY), 2);
+    assert_int_equal(answer_of(c, 1)->status, GMS_E_TIMEOUT);
+    cluster_propose(c, 1, 2, session_of(2, 1), &proposal);
+    cluster_propose(c, 0, 2, session_of(2, 0), &proposal); /* again: its time begins anew */
+    cluster_settle(c);
+    cluster_advance(c, 9999 * MS);
+    assert_int_equal(cluster_count(c, UINT32_MAX, GMS_ACTION_REPLY), 2);
     hold(c, 0);
     cluster_settle(c);
-    assert_int_equal(cluster_count(c, UINT32_MAX, GMS_ACTION_REPLY), 0);
+    assert_int_equal(cluster_count(c, UINT32_MAX, GMS_ACTION_REPLY), 2);
     adopt_and_serve(c, 1, 2);
     cluster_settle(c);
-    assert_int_equal(cluster_last(c, 0, GMS_ACTION_REPLY)->reply.outcome.key.launch, 50);
-    assert_int_equal(cluster_last(c, 0, GMS_ACTION_REPLY)->reply.outcome.status, GMS_OK);
+    for (uint32_t r = 0; r < 2; r++) {
+        assert_int_equal(answer_of(c, r)->key.launch, 50);
+        assert_int_equal(answer_of(c, r)->status, GMS_OK);
+    }
     assert_sound(c);
+    assert_agreed(c);
     cluster_free(c);
 }
 
