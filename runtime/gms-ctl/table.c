@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/units.h"
+#include "core/ballot.h"
 
 enum { CELL_BYTES = 64 };
 
@@ -162,7 +163,6 @@ static int64_t slots_in_state(const json_t *document, const char *state)
     return found;
 }
 
-/* What an operator should know before any number. */
 /* Who is waited for, and who will be for ever. */
 static void write_unproven(FILE *stream, const struct gms_rank_status *rank, const struct style *style)
 {
@@ -197,6 +197,53 @@ static void write_undead(FILE *stream, const struct gms_rank_status *rank, const
     }
 }
 
+static const json_t *engine_of(const json_t *document, int64_t id)
+{
+    const json_t *engine;
+    size_t index;
+
+    json_array_foreach(json_object_get(document, "engines"), index, engine)
+    {
+        int64_t its;
+
+        if (number_of(engine, "engine", &its) && its == id) {
+            return engine;
+        }
+    }
+    return NULL;
+}
+
+/* A rank whose host allows less holds its processes less firmly: the fence is as good as the weakest. */
+static void write_containment(FILE *stream, const struct gms_rank_status *ranks, size_t count,
+                              const struct style *style)
+{
+    for (int64_t id = 0; id < GMS_MAX_ENGINES; id++) {
+        const json_t *first = NULL;
+        bool equal = true;
+
+        for (size_t i = 0; i < count; i++) {
+            const json_t *engine = engine_of(ranks[i].document, id);
+
+            first = first != NULL ? first : engine;
+            equal =
+                equal && (engine == NULL || strcmp(text_of(engine, "containment"), text_of(first, "containment")) == 0);
+        }
+        if (equal) {
+            continue;
+        }
+        fprintf(stream, "%s!%s ranks of engine %" PRId64 " are contained differently:", style->bad, style->off, id);
+        for (size_t i = 0; i < count; i++) {
+            const json_t *engine = engine_of(ranks[i].document, id);
+
+            if (engine != NULL) {
+                fprintf(stream, " rank %u: %s", ranks[i].rank, text_of(engine, "containment"));
+            }
+        }
+        fputc('\n', stream);
+    }
+}
+
+/* What an operator should know before any number. */
 static void write_warnings(FILE *stream, const struct gms_rank_status *ranks, size_t count, const struct style *style)
 {
     static const struct {
@@ -234,6 +281,7 @@ static void write_warnings(FILE *stream, const struct gms_rank_status *ranks, si
     for (size_t i = 0; i < count; i++) {
         write_undead(stream, &ranks[i], style);
     }
+    write_containment(stream, ranks, count, style);
     for (size_t i = 0; i < count; i++) {
         if (json_is_false(json_object_get(ranks[i].document, "keeper"))) {
             fprintf(stream, "%s!%s rank %u has no keeper: memory and leases would be lost with its coordinator\n",

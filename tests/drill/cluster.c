@@ -70,6 +70,8 @@ static gms_status parse_engine(const json_t *object, struct drill_status_engine 
     read_text(&reader, "role", ret_engine->role, sizeof ret_engine->role);
     ret_engine->pid = (int32_t)read_integer(&reader, "pid", 0, INT32_MAX);
     ret_engine->connected = json_is_true(json_object_get(object, "connected"));
+    if (json_is_string(json_object_get(object, "containment")))
+        read_text(&reader, "containment", ret_engine->containment, sizeof ret_engine->containment);
     return reader_end(&reader, ret_error);
 }
 

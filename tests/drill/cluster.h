@@ -19,8 +19,9 @@ struct drill_status_engine {
     uint32_t engine;
     uint64_t incarnation;
     char role[16];
-    int32_t pid;    /* as the coordinator sees it; 0: unknown there */
-    bool connected; /* has a session with this rank now */
+    int32_t pid;          /* as the coordinator sees it; 0: unknown there */
+    char containment[16]; /* pid-namespace, cgroup, subreaper, none; "": not said */
+    bool connected;       /* has a session with this rank now */
 };
 
 struct drill_status_pool {

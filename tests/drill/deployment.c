@@ -100,6 +100,7 @@ static gms_status note_engine(struct drill_deployment *deployment, uint32_t engi
         if (said->pid <= 0)
             return gms_fail(ret_error, GMS_E_NOT_FOUND, "rank %u does not know the pid of engine %u", rank, engine);
         noted->pids[rank] = said->pid;
+        memcpy(noted->containment[rank], said->containment, sizeof noted->containment[rank]);
         gms_fd_close(&noted->pidfds[rank]);
         /* The launcher's daemon on the other host has nobody above it but the drill. */
         pid_t root = noted->launcher != NULL && !deployment->hosts.up ? noted->launcher->pid : getpid();

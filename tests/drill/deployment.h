@@ -16,7 +16,8 @@ struct drill_engine {
     struct drill_process *launcher; /* borrowed from the process list; NULL when attached */
     uint64_t incarnation;           /* 0: not known yet */
     int32_t pids[DRILL_MAX_RANKS];  /* engine ranks, by their coordinators' status */
-    int pidfds[DRILL_MAX_RANKS];    /* owned; -1 */
+    char containment[DRILL_MAX_RANKS][16];
+    int pidfds[DRILL_MAX_RANKS]; /* owned; -1 */
 };
 
 struct drill_deployment {

@@ -32,6 +32,7 @@ gms_status drill_fault_make(const struct drill_plan *plan, const struct drill_de
     const struct drill_engine *engine = &deployment->engines[observation->from_engine];
     for (uint32_t rank = 0; rank < deployment->ranks; rank++) {
         observation->pids[rank] = engine->pids[rank];
+        memcpy(observation->containment[rank], engine->containment[rank], sizeof observation->containment[rank]);
         observation->killed[rank] = plan->rank == DRILL_RANK_ALL || (uint32_t)plan->rank == rank;
         if (observation->killed[rank] && (engine->pidfds[rank] < 0 || gms_pidfd_ended(engine->pidfds[rank])))
             return gms_fail(ret_error, GMS_E_NOT_FOUND, "rank %u of engine %d had ended before the drill killed it",

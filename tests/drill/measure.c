@@ -49,6 +49,7 @@ static void measure_ranks(const struct drill_evidence *evidence, const struct dr
     for (uint32_t rank = 0; rank < evidence->ranks; rank++) {
         struct drill_rank_outcome *outcome = &failover->ranks[rank];
         outcome->pid = seen->pids[rank];
+        memcpy(outcome->containment, seen->containment[rank], sizeof outcome->containment);
         outcome->killed = seen->killed[rank];
         outcome->ended = seen->ended_ns[rank] != 0;
         outcome->ended_ns = outcome->ended ? after(seen->ended_ns[rank], failover->fault_ns) : 0;

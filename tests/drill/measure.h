@@ -21,6 +21,7 @@ struct drill_observation {
     uint64_t signal_ns;        /* just before the first pidfd signal; 0: the engine killed itself */
     uint64_t ended_ns[DRILL_MAX_RANKS]; /* when the process behind the rank's pidfd was seen to have ended */
     int32_t pids[DRILL_MAX_RANKS];
+    char containment[DRILL_MAX_RANKS][16]; /* of the engine that was struck; "": not known */
     bool killed[DRILL_MAX_RANKS];
     uint64_t tokens_before;
     const struct drill_stream *probe; /* borrowed; NULL: none was opened */

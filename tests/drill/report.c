@@ -203,6 +203,17 @@ static void cell_rank(const struct drill_result *result, const struct drill_fail
         put(text, "%s, end not seen", what);
 }
 
+/* The same on all ranks, or each of them. */
+static void cell_containment(const struct drill_result *result, const struct drill_failover *failover, int argument,
+                             char *text)
+{
+    bool equal = true;
+    (void)argument;
+    for (uint32_t rank = 1; rank < result->ranks && rank < DRILL_MAX_RANKS; rank++)
+        equal = equal && strcmp(failover->ranks[rank].containment, failover->ranks[0].containment) == 0;
+    put(text, "%s", equal ? failover->ranks[0].containment : "RANKS DIFFER");
+}
+
 static void print_streams(const struct drill_result *result, FILE *stream)
 {
     size_t done = 0, equal = 0, errors = 0;
@@ -279,6 +290,7 @@ void drill_report_table(const struct drill_result *result, FILE *stream)
             snprintf(label, sizeof label, "rank %u", rank);
             row(result, stream, label, cell_rank, (int)rank);
         }
+        row(result, stream, "contained by", cell_containment, 0);
         row(result, stream, "silence, old to new, ms (logs)", cell_silence, 0);
     }
     print_streams(result, stream);

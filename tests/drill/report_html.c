@@ -329,8 +329,9 @@ static void rank_table(FILE *page, const struct drill_failover *failover, uint32
           page);
     for (uint32_t i = 0; i < ranks && i < DRILL_MAX_RANKS; i++) {
         const struct drill_rank_outcome *rank = &failover->ranks[i];
-        fprintf(page, "<tr><td>%u</td><td class=\"words\">pid %d, %s</td>", i, rank->pid,
-                rank->killed ? "struck" : "fenced");
+        fprintf(page, "<tr><td>%u</td><td class=\"words\">pid %d, %s%s%s</td>", i, rank->pid,
+                rank->killed ? "struck" : "fenced", rank->containment[0] != '\0' ? ", contained by " : "",
+                rank->containment);
         cell_ms(page, rank->ended, rank->ended_ns);
         cell_ms(page, true, rank->step_ns[DRILL_STEP_FENCE]);
         fprintf(page, "<td>%u</td><td>%u</td><td>%u</td><td>%u</td><td>%u</td><td>%u</td></tr>", rank->sealed_here,

@@ -43,12 +43,13 @@ static json_t *json_rank(const struct drill_failover *failover, uint32_t index)
     json_t *successor =
         json_pack("{s:o, s:o, s:o, s:o}", "promoted", known_ms(rank->promoted_ns), "adopted",
                   known_ms(rank->adopted_ns), "woken", known_ms(rank->woken_ns), "serving", known_ms(rank->serving_ns));
-    return json_pack("{s:i, s:i, s:b, s:o, s:o, s:s, s:i, s:i, s:i, s:i, s:i, s:o, s:o}", "rank", (int)index, "pid",
-                     (int)rank->pid, "killed", rank->killed, "ended_ms", ms_or_null(rank->ended, rank->ended_ns),
-                     "last_log_ms", ms_or_null(rank->last_log_ns != INT64_MIN, rank->last_log_ns), "last_event",
-                     rank->last_event, "sealed", (int)rank->sealed_here, "adoptable", (int)rank->adoptable_here,
-                     "quarantined", (int)rank->quarantined, "damaged", (int)rank->damaged, "reclaimed",
-                     (int)rank->reclaimed, "steps_ms", steps, "successor_ms", successor);
+    return json_pack("{s:i, s:i, s:s, s:b, s:o, s:o, s:s, s:i, s:i, s:i, s:i, s:i, s:o, s:o}", "rank", (int)index,
+                     "pid", (int)rank->pid, "containment", rank->containment, "killed", rank->killed, "ended_ms",
+                     ms_or_null(rank->ended, rank->ended_ns), "last_log_ms",
+                     ms_or_null(rank->last_log_ns != INT64_MIN, rank->last_log_ns), "last_event", rank->last_event,
+                     "sealed", (int)rank->sealed_here, "adoptable", (int)rank->adoptable_here, "quarantined",
+                     (int)rank->quarantined, "damaged", (int)rank->damaged, "reclaimed", (int)rank->reclaimed,
+                     "steps_ms", steps, "successor_ms", successor);
 }
 
 static json_t *json_failover(const struct drill_result *result, const struct drill_failover *failover)

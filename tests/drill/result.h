@@ -32,11 +32,12 @@ struct drill_span {
 };
 
 struct drill_rank_outcome {
-    int32_t pid;         /* 0: unknown */
-    bool killed;         /* by the drill, or armed to kill itself */
-    bool ended;          /* seen to end */
-    int64_t ended_ns;    /* after the fault, by its pidfd: an upper bound, the drill has other things to do too */
-    int64_t last_log_ns; /* after the fault: its last own line; INT64_MIN: none */
+    int32_t pid;          /* 0: unknown */
+    char containment[16]; /* how it was contained; "": not known */
+    bool killed;          /* by the drill, or armed to kill itself */
+    bool ended;           /* seen to end */
+    int64_t ended_ns;     /* after the fault, by its pidfd: an upper bound, the drill has other things to do too */
+    int64_t last_log_ns;  /* after the fault: its last own line; INT64_MIN: none */
     char last_event[16];
     uint32_t sealed_here, adoptable_here, quarantined, reclaimed, damaged; /* status of that rank's coordinator */
     /* All after the fault; INT64_MIN: not known. */

@@ -220,6 +220,7 @@ static void status_document(void **state)
     assert_int_equal(status_of(0, 2, 9, &all[0], &error), GMS_OK);
     assert_int_equal(all[0].serving_incarnation, 2);
     assert_int_equal(drill_status_engine(&all[0], 1)->pid, 4711);
+    assert_string_equal(drill_status_engine(&all[0], 1)->containment, "pid-namespace");
     assert_null(drill_status_engine(&all[0], 0));
     assert_int_equal(drill_status_takeover(&all[0], 2)->fence_ns, 13);
     assert_null(drill_status_takeover(&all[0], 1));

@@ -222,6 +222,14 @@ static const char vacant_status[] =
     "\"takeover\":\"fencing\",\"serving_engine\":-1,\"serving_incarnation\":0,\"successor_engine\":2,"
     "\"endpoint\":\"\",\"pid\":101,\"engines\":[],\"pools\":[],\"takeovers\":[],\"transfers\":[]}";
 
+/* Another rank than that of serving_status, which contains its engines less firmly. */
+static const char weaker_status[] =
+    "{\"version\":1,\"deployment\":\"demo\",\"world\":7,\"rank\":1,\"ranks\":2,\"epoch\":3,\"round\":57,"
+    "\"takeover\":\"fencing\",\"serving_engine\":-1,\"serving_incarnation\":0,\"successor_engine\":2,"
+    "\"endpoint\":\"\",\"pid\":101,\"engines\":[{\"engine\":1,\"incarnation\":12,\"role\":\"condemned\","
+    "\"containment\":\"subreaper\"},{\"engine\":2,\"incarnation\":13,\"role\":\"parked\",\"containment\":\"none\"}],"
+    "\"pools\":[],\"takeovers\":[],\"transfers\":[]}";
+
 /* -------------------------------------------------------------------------------------------------- status ---- */
 
 static void the_table_says_first_who_serves_and_what_is_wrong(void **state)
@@ -233,13 +241,15 @@ static void the_table_says_first_who_serves_and_what_is_wrong(void **state)
     listen_as(bench, 1);
     start(bench, words);
     give_status(bench, 0, serving_status);
-    give_status(bench, 1, vacant_status);
+    give_status(bench, 1, weaker_status);
     assert_int_equal(exit_code(bench), 0);
     assert_has(bench, bench->out_path, "SERVING  engine 1, incarnation 12, at unix:/run/?[31me1");
     assert_has(bench, bench->out_path, "ranks differ in epoch: rank 0: 2 rank 1: 3");
     assert_has(bench, bench->out_path, "rank 0: 2 slots in quarantine");
     assert_has(bench, bench->out_path,
                "engine 0 incarnation 1 is not known to be quiet yet: its process 4711 has not ended");
+    assert_has(bench, bench->out_path, "ranks of engine 2 are contained differently: rank 0: subreaper rank 1: none");
+    assert_null(strstr(file_text(bench, bench->out_path), "ranks of engine 1 are"));
     assert_has(bench, bench->out_path, "engine 2 is not retired: waits for pid 4713 (python3), thread 4714 in state D");
     assert_null(strstr(file_text(bench, bench->out_path), "incarnation 9 is"));
     assert_has(bench, bench->out_path, "2           9 reclaimed                    7        7       1  procmap");
