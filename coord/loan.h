@@ -10,7 +10,8 @@
  * coordinators, and without reading about anybody else.
  *
  * What it does not see: a file opened anew through /proc/PID/fd. Then `gms_loan_is_out` may say false while the process
- * that did so still has the file.
+ * that did so still has the file. That takes the permission to trace the engine, and so to write into any other's memory:
+ * README.md says what follows.
  */
 #ifndef GMS_COORD_LOAN_H
 #define GMS_COORD_LOAN_H

@@ -291,7 +291,10 @@ void cluster_discard(struct cluster *cluster)
 void cluster_stop(struct cluster *cluster)
 {
     struct gms_message down = {.type = GMS_MESSAGE_SHUTDOWN};
-    assert_int_equal(cluster_order(cluster, 0, &down), GMS_OK);
+    gms_status status = cluster_order(cluster, 0, &down);
+    if (status != GMS_OK)
+        cluster_show_log(cluster);
+    assert_int_equal(status, GMS_OK);
     int code = cluster_wait_end(cluster, HARNESS_DEADLINE_MS);
     if (code != 0)
         cluster_show_log(cluster);
