@@ -306,6 +306,8 @@ static void play(struct outcome *outcome, int *current, bool by_order)
     if (by_order) {
         struct gms_message order = {.type = GMS_MESSAGE_TAKEOVER};
 
+        order.takeover.engine_id = victim->id;
+
         assert_int_equal(cluster_order(&cluster, 0, &order), GMS_OK);
     } else {
         gms_pidfd_signal(pidfd, SIGKILL);
