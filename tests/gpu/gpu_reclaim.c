@@ -6,9 +6,10 @@
  * sealed page after admission; every page comes back; the median of the grant is at most 500 ms after the last write,
  * or after the end of the last process that kept the driver's files open.
  *
- * Then some are not killed from outside but taken over from by order: hooks.before_kill runs gms-cuda-lock first.
+ * --orders: then so many are not killed from outside but taken over from by order; hooks.before_kill runs gms-cuda-lock
+ * first.
  *
- *   gpu_reclaim [--kills N] [--life MS]
+ *   gpu_reclaim [--kills N] [--life MS] [--orders N]
  *
  * Kinds take turns: {no child, a forked child in the cohort} x containers, and, without a container, a child that was
  * left behind, and one that has only the driver open: of that the fence cannot know, but the provider must.
@@ -38,7 +39,7 @@
 
 enum {
     KILLS_MAX = 36,
-    ORDERS = 4,
+    ORDERS_MAX = 4,
     PATIENCE_MS = 20000,
     AFTER_GRANT_MS = 200,
     DELAY_MS = 100,
@@ -68,7 +69,7 @@ struct outcome {
 
 static struct {
     const char *self;
-    unsigned kills;
+    unsigned kills, orders;
     uint32_t life_ms;
 } plan = {.kills = 16, .life_ms = 600};
 static struct cluster cluster;
@@ -394,7 +395,7 @@ static void test_pages_come_back(void **state)
         play(&outcomes[i], &current, false);
     }
     unsigned wrong = report();
-    for (unsigned i = 0; i < ORDERS; i++) {
+    for (unsigned i = 0; i < plan.orders; i++) {
         struct outcome ordered = {0};
 
         play(&ordered, &current, true);
@@ -437,8 +438,10 @@ int main(int argc, char **argv)
             plan.kills = value < KILLS_MAX ? value : KILLS_MAX;
         } else if (strcmp(argv[i], "--life") == 0) {
             plan.life_ms = value;
+        } else if (strcmp(argv[i], "--orders") == 0) {
+            plan.orders = value < ORDERS_MAX ? value : ORDERS_MAX;
         } else {
-            fprintf(stderr, "usage: gpu_reclaim [--kills N] [--life MS]\n");
+            fprintf(stderr, "usage: gpu_reclaim [--kills N] [--life MS] [--orders N]\n");
             return 64;
         }
     }
