@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Shows, for each of the design's invariants 1-9 and for reported faults, that a test fails when a guard of it is gone: makes a copy of the tree,
-# removes one guard after another (tests/invariants.txt), builds what the named tests need, and runs them.
+# Shows, for each of the design's invariants 1-9 and for reported faults, that a test fails when a guard of it is gone: makes a
+# copy of the tree, removes one guard after another (tests/invariants.txt), builds what the named tests need, and runs them.
 #
 #   invariants.sh [-d DIRECTORY] [-j JOBS] [PATTERN]     PATTERN: only rows that match (such as '^3@')
 #
