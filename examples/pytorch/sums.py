@@ -66,7 +66,7 @@ class OneDevice(Alone):
 
     The GPU runs one process's work at a time. A kernel that spins on a flag would use up its whole time slice before the
     other process could set it; a stream that waits for a value (cuStreamWaitValue32) gives the rest of it away: 0.2 ms a
-    sum, where spinning takes 2 ms and handing over through the CPU 0.36 ms. Both are nodes of the captured graph.
+    sum, where handing over through the CPU took 0.36 ms. Setting and waiting are nodes of the captured graph.
 
     Sum i uses half i % 2 of the memory and flags of its own. A rank raises its flag of sum i when its part is there, and
     waits for all others' flags of sum i. Then everybody is past the waits of sum i - 1, so its own flag of that can be
