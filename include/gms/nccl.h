@@ -9,7 +9,7 @@
  *   gms_nccl_open                                    all ranks or none; a shadow has its own communicator
  *   warm up, capture graphs with gms_nccl_all_reduce in them
  *   gms_park, gms_wait_promotion, gms_adopt, gms_wake
- *   gms_nccl_verify                                  does it still reach everybody? A few tens of microseconds
+ *   gms_nccl_verify                                  does it still reach everybody? Well below a millisecond
  *   gms_serve, { replay graphs, gms_nccl_wait } ...
  *   gms_nccl_close, gms_close
  *
@@ -87,7 +87,8 @@ GMS_API const char *gms_nccl_library(const gms_nccl *nccl);
 /*
  * Collectives on `stream` (CUstream; NULL: the default stream), which may be capturing: the graph then holds them, and
  * replays them for as long as the communicator lives. Buffers are device memory; in place where `send` is `receive`
- * (all_gather: where it is this rank's part of it). They return when the work is submitted, not when it is done. Use
+ * (all_gather: where it is this rank's part of it). They return when the work is submitted, not when it is done. NCCL
+ * submits from a thread of its own, which costs tens of microseconds a call; replaying a graph costs nothing of it. Use
  * each size once before capturing it: NCCL connects when it first needs to.
  *
  * Errors: INVALID and SYSTEM (NCCL's words), TIMEOUT (not submitted within launch_ms), CONDEMNED; after the last three
