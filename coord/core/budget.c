@@ -37,10 +37,20 @@ static bool is_known(const struct gms_budget *budget)
     return budget->bytes && budget->bytes != UINT64_MAX;
 }
 
-/* A pool is there, or being made, that was allowed by what was agreed: nothing else holds as long as it is. */
+/* Who was told the number is warming up, and may yet make its pools by it. */
+static bool is_promised(const struct gms_core *core)
+{
+    for (uint32_t i = 0; i < GMS_MAX_ENGINES; i++)
+        if (core->engines[i].role == GMS_ROLE_JOINED && core->engines[i].incarnation == core->budget.incarnation)
+            return true;
+    return false;
+}
+
+/* A pool is there, or being made or to be made, that is allowed by what was agreed: nothing else holds as long as it
+ * is. Two engines that start at once are therefore told the same, and make one pool. */
 static bool stands(const struct gms_core *core)
 {
-    return core->budget.bytes && gms_core_pool_kv_bytes(core);
+    return core->budget.bytes && (gms_core_pool_kv_bytes(core) || is_promised(core));
 }
 
 static struct gms_budget said_now(const struct gms_core *core, uint32_t engine, const struct gms_digest_pair *said)
@@ -81,8 +91,7 @@ gms_status gms_core_budget_allows(struct gms_core *core, uint32_t engine, const 
     uint64_t held = gms_core_pool_kv_bytes(core), left;
     struct gms_budget budget = core->budget;
 
-    /* What this engine was told is its to use, whatever was measured since. */
-    if (!stands(core) && core->budget.incarnation != core->engines[engine].incarnation)
+    if (!stands(core))
         budget = said_now(core, engine, &merged->fields[GMS_ALLOCATE_FIELD_BUDGET]);
     left = held <= budget.bytes ? budget.bytes - held : 0;
     if (!budget.bytes || asked <= left) {

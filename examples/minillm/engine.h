@@ -23,6 +23,7 @@ enum {
     EXIT_ASKED_TO_END = 100, /* a clean end by SIGUSR1; only inside this program, engine_run makes it 0 */
 };
 
+#define MOST_SLOTS (1u << 24)
 enum { POISON_NOWHERE = -1, POISON_EVERY_RANK = -2 };
 #define POISON_EVERY_SLOT UINT32_MAX
 #define POISON_TAILS      (UINT32_MAX - 1) /* the slots that are in quarantine */

@@ -107,6 +107,24 @@ static int attach(struct engine *e, const struct gms_pool_description *descripti
     return failed("gms_pool_attach", status, &error);
 }
 
+/* As many as the group's budget for kv has room for, which is the same number on every rank. */
+static int slots_of_budget(struct engine *e, uint64_t block_bytes)
+{
+    struct gms_error error;
+    uint64_t bytes = 0;
+    gms_status status = GMS_E_AGAIN;
+    for (int attempt = 0; status == GMS_E_AGAIN && attempt < AGAIN_ATTEMPTS; attempt++) {
+        if (attempt > 0)
+            usleep(AGAIN_PAUSE_US);
+        status = gms_kv_budget(e->gms->session, &bytes, &error);
+    }
+    if (status != GMS_OK)
+        return failed("gms_kv_budget", status, &error);
+    e->options.slots = bytes / block_bytes > MOST_SLOTS ? MOST_SLOTS : (uint32_t)(bytes / block_bytes);
+    note(NOTE_INFO, "the budget for kv is %" PRIu64 " bytes: %" PRIu32 " slots", bytes, e->options.slots);
+    return 0;
+}
+
 static int publish(struct engine *e)
 {
     const struct model_config *m = &e->options.model;
@@ -155,13 +173,15 @@ int life_begin(struct engine *e)
     const struct kv_geometry geometry = model_kv_geometry(&e->options.model);
     struct gms_pool_description weights = {
         .name = "weights", .kind = GMS_POOL_WEIGHTS, .bytes = model_shard_bytes(&e->options.model)};
-    struct gms_pool_description kv = {
-        .name = "kv", .kind = GMS_POOL_KV, .slot_count = e->options.slots, .block_bytes = kv_block_bytes(&geometry)};
+    struct gms_pool_description kv = {.name = "kv", .kind = GMS_POOL_KV, .block_bytes = kv_block_bytes(&geometry)};
     code = attach(e, &weights, &e->gms->weights);
     if (code != 0)
         return code;
     e->weights = gms_pool_address(e->gms->weights);
     code = gms_pool_must_publish(e->gms->weights) ? publish(e) : check_manifest(e);
+    if (code == 0 && e->options.slots == 0)
+        code = slots_of_budget(e, kv.block_bytes);
+    kv.slot_count = e->options.slots;
     if (code == 0)
         code = attach(e, &kv, &e->gms->kv);
     if (code != 0)

@@ -56,7 +56,7 @@ static const struct argp_option option_table[] = {
     {"seed", KEY_SEED, "N", 0, "Seed of the weights (default 1)", 1},
     {"hash-seed", KEY_HASH_SEED, "N", 0, "Seed of block hashes (default 0)", 1},
     {NULL, 0, NULL, 0, "Serving:", 2},
-    {"slots", KEY_SLOTS, "N", 0, "KV slots (default 512)", 2},
+    {"slots", KEY_SLOTS, "N", 0, "KV slots (default 512); 0: as many as the agreed budget has room for", 2},
     {"block-tokens", KEY_BLOCK_TOKENS, "N", 0, "Tokens of one slot (default 16)", 2},
     {"max-batch", KEY_MAX_BATCH, "N", 0, "Sequences that run at once (default 16)", 2},
     {"chunk-tokens", KEY_CHUNK_TOKENS, "N", 0, "Tokens of one step, prompts in chunks (default 64)", 2},
@@ -191,7 +191,7 @@ static error_t parse(int key, char *text, struct argp_state *state)
         o->hash_seed = number(state, "hash-seed", text, 0, UINT64_MAX);
         return 0;
     case KEY_SLOTS:
-        o->slots = (uint32_t)number(state, "slots", text, 1, 1u << 24);
+        o->slots = (uint32_t)number(state, "slots", text, 0, MOST_SLOTS);
         return 0;
     case KEY_BLOCK_TOKENS:
         o->model.block_tokens = (uint32_t)number(state, "block-tokens", text, 1, 256);
@@ -247,8 +247,11 @@ static error_t parse(int key, char *text, struct argp_state *state)
     case ARGP_KEY_END:
         if (!o->no_gms && (o->serve_lock != NULL || o->incarnation != 0))
             argp_error(state, "--serve-lock and --incarnation are for --no-gms: otherwise the group decides");
+        if (o->no_gms && o->slots == 0)
+            argp_error(state, "--no-gms needs --slots: there is no budget without a group");
         if (o->poison_rank != POISON_NOWHERE && o->poison_slot < POISON_TAILS && o->poison_slot >= o->slots)
-            argp_error(state, "--poison %" PRIu32 ": there are %" PRIu32 " slots", o->poison_slot, o->slots);
+            argp_error(state, "--poison %" PRIu32 ": there are %" PRIu32 " slots%s", o->poison_slot, o->slots,
+                       o->slots == 0 ? ", as far as is known yet" : "");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

@@ -45,7 +45,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--graphs", default="4,16,64", metavar="ROWS,...", help="one graph for each, and one for 64 rows")
     parser.add_argument("--sums", choices=("auto", "nccl"), default="auto",
                         help="how ranks are added up; auto: NCCL where each has its own GPU, shared memory where they share one")
-    parser.add_argument("--slots", type=int, default=512)
+    parser.add_argument("--slots", type=int, default=512, help="0: as many as the agreed budget has room for")
     parser.add_argument("--block-tokens", type=int, default=16)
     parser.add_argument("--max-tokens", type=int, default=768, help="prompt and answer of one request")
     parser.add_argument("--no-gms", action="store_true", help="private memory and no failover, to compare with")
@@ -59,6 +59,8 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     if options.model == "toy":
         options.device = "cpu"
+    if options.no_gms and options.slots == 0:
+        parser.error("--no-gms needs --slots: there is no budget without a group")
     return options
 
 
@@ -121,6 +123,8 @@ def attach(options: argparse.Namespace, model, session: gms.Session) -> tuple[gm
                  f"{options.device}: let memory.backend be {'cuda' if options.device == 'cuda' else 'host'}, or see --device")
     if weights.on_device:
         choose_device(weights)
+    if options.slots == 0:
+        options.slots = session.kv_budget() // model.block_bytes
     kv = session.kv("kv", options.slots, model.block_bytes)
     kv.tail_layout(*model.tail_layout)
     if weights.must_publish:

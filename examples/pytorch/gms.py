@@ -141,7 +141,7 @@ def _load() -> c.CDLL:
                "gms_mapping_epoch": _u64, "gms_driver_calls": _u64, "gms_step_begin": _u64, "gms_status_text": _text,
                "gms_close": None, "gms_step_complete": None, "gms_progress": None, "gms_busy": None, "gms_work": None,
                "gms_wake_cancel": None, "gms_torch_alloc": _pointer, "gms_torch_free": None, "gms_nccl_close": None,
-               "gms_nccl_abort": None, "gms_nccl_library": _text}
+               "gms_nccl_abort": None, "gms_nccl_library": _text, "gms_parking_preset": _text}
     for name, kind in returns.items():
         getattr(library, name).restype = kind
     # What each step calls: with these, ctypes converts numbers by itself, which is quicker.
@@ -475,6 +475,17 @@ class Session:
 
     def weights(self, name: str, length: int) -> Pool:
         return self._attach(name=name.encode(), kind=WEIGHTS, bytes=length)
+
+    def kv_budget(self) -> int:
+        """Bytes that the kv pools of each rank may have, agreed by all: after the weights, before the first kv pool."""
+        number = _u64()
+        while self._call("gms_kv_budget", self._handle, c.byref(number), allowed=(AGAIN,)) != 0:
+            pass
+        return number.value
+
+    @property
+    def parking_preset(self) -> str:
+        return self._gms.gms_parking_preset(self._handle).decode()
 
     def kv(self, name: str, slot_count: int, block_bytes: int) -> Pool:
         return self._attach(name=name.encode(), kind=KV, slot_count=slot_count, block_bytes=block_bytes)

@@ -18,9 +18,9 @@
 
 #include "gms/status.h"
 
-/* OK: it is parked on all ranks here, or as many are as before it handed over, and *ret_text (printed by the caller) says so. Errors: NOT_FOUND and DISCONNECTED
- * (no coordinator answers), REFUSED (nobody is in that slot, no shadow is parked, or not until `deadline_ns`: the text
- * says how far it came and what to do). */
+/* OK: it is parked on all ranks here, or as many are as before it handed over, and *ret_text (printed by the caller)
+ * says so. Errors: NOT_FOUND and DISCONNECTED (no coordinator answers), REFUSED (nobody is in that slot, no shadow is
+ * parked, or not until `deadline_ns`: the text says how far it came and what to do). */
 gms_status gms_handover_park(const char *run_dir, uint32_t engine, uint64_t deadline_ns, char ret_text[256],
                              struct gms_error *ret_error);
 /* OK: it serves on all ranks here. Errors: as above; REFUSED also where it is not parked on all ranks, or another

@@ -259,6 +259,19 @@ static void check_reply(struct cluster *cluster, uint32_t rank, const struct gms
                          outcome->text, cluster->decided[i].outcome.status);
 }
 
+/* Did a call of this engine before `key` agree the budget, which then stands while it warms up? */
+static bool has_promise(const struct cluster *cluster, const struct gms_operation_key *key)
+{
+    for (uint32_t i = 0; i < cluster->decided_count; i++) {
+        const struct gms_outcome *known = &cluster->decided[i].outcome;
+        if ((known->key.kind == GMS_OPERATION_BUDGET || known->key.kind == GMS_OPERATION_ALLOCATE) &&
+            known->status == GMS_OK && known->key.incarnation == key->incarnation &&
+            known->key.sequence < key->sequence)
+            return true;
+    }
+    return false;
+}
+
 /* No rank is told that it may use more than it has, nor does the group keep more. */
 static void check_budget(struct cluster *cluster, uint32_t rank, const struct gms_action *action)
 {
@@ -266,7 +279,7 @@ static void check_budget(struct cluster *cluster, uint32_t rank, const struct gm
     uint64_t own = action->commit.proposal.fields[GMS_BUDGET_FIELD_HERE], told_bytes = action->commit.outcome.budget;
 
     if (told_bytes > own && core->budget.incarnation == action->commit.outcome.key.incarnation &&
-        !gms_core_pool_kv_bytes(core))
+        !gms_core_pool_kv_bytes(core) && !has_promise(cluster, &action->commit.outcome.key))
         cluster_fail(cluster, "rank %u has %llu bytes for kv pools and was told %llu", rank, (unsigned long long)own,
                      (unsigned long long)told_bytes);
 }

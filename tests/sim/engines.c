@@ -326,8 +326,10 @@ static void on_reply(struct sim *sim, uint32_t engine, uint32_t rank, const stru
         }
     }
     process->sequence++;
-    if (outcome->status == GMS_E_NO_CAPACITY && process->life == LIFE_KV)
-        process->life = LIFE_BUDGET;
+    if (outcome->status == GMS_E_NO_CAPACITY && process->life == LIFE_KV) {
+        sim_end_process(sim, engine, rank); /* it cannot do with what it was told, and that stands */
+        return;
+    }
     if (outcome->status == GMS_E_NO_CAPACITY && process->life == LIFE_EXTRA)
         process->life = LIFE_EXCHANGE;
     if (outcome->status != GMS_OK)

@@ -87,6 +87,8 @@ def main():
     session = gms.Session()
     member = session.join(gms.Identity("tails@1", "u8", "plane-position", "count", "python_tails", "1", 0, POSITIONS,
                                        int(os.environ["GMS_WORLD_SIZE"])))
+    assert session.parking_preset == "shadow_failover", session.parking_preset
+    assert session.kv_budget() >= SLOTS * BLOCK, session.kv_budget()
     kv = session.kv("kv", SLOTS, BLOCK)
     kv.tail_layout(PLANES, POSITION, PLANE)
     session.park()

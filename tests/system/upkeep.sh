@@ -13,6 +13,7 @@ here=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
 # shellcheck source=tests/system/upkeep_support.sh
 . "$here/tests/system/upkeep_support.sh"
 upkeep_open upkeep "${1:?usage: upkeep.sh BIN_DIR}"
+UPKEEP_SLOTS=0 # as many as the agreed budget has room for: two that start at once must be told the same
 
 echo "== one serves, one is parked; the first waited for the second"
 upkeep_config 'count = 1; serve_after_standby = "yes"; serve_wait = "60s";'
@@ -21,6 +22,7 @@ gms-ctl wait standby
 until_log "1 parked; ready"
 grep -q "it serves when 1 more are" "$up_log" || fail "the first engine did not wait for the second"
 first=$(serving)
+[ "$(cat "$run"/engine.*.log | grep -o "budget for kv is .*" | sort -u | wc -l)" = 1 ] || fail "engines were told different budgets, or none"
 [ "$(pid_of "$first")" -gt 0 ] || fail "engine $first has no process"
 
 echo "== the shadow dies: it is replaced, the primary serves on"
@@ -79,7 +81,7 @@ echo "   $engines before, $(in_role serving)$(in_role parked)now"
 
 echo "== an engine that is started by hand counts: no third one is started"
 shadow=$(in_role parked | tr -d ' ')
-mpirun -n 2 gms-exec --engine 7 -- minillm --listen "unix:$work/e7" --log-dir "$work" >"$work/hand.out" 2>&1 &
+mpirun -n 2 gms-exec --engine 7 -- minillm --slots "$UPKEEP_SLOTS" --listen "unix:$work/e7" --log-dir "$work" >"$work/hand.out" 2>&1 &
 hand=$!
 until [ "$(in_role parked | wc -w)" = 2 ]; do in_time "a third engine by hand"; done
 starts=$(grep -c "started engine" "$up_log")

@@ -57,7 +57,7 @@ deployment = "$name";
 run_dir = "$run";
 ranks = 2;
 memory : { capacity = "64MiB"; };
-engine : { command = ( "${UPKEEP_COMMAND:-minillm}", "--listen", "unix:$work/e\${engine}", "--log-dir", "$work" ); };
+engine : { command = ( "${UPKEEP_COMMAND:-minillm}", "--slots", "${UPKEEP_SLOTS:-512}", "--listen", "unix:$work/e\${engine}", "--log-dir", "$work" ); };
 launch : { engines = ( "mpirun", "-n", "\${world_size}" ); stop_signal = "USR1"; };
 standby : { $1 };
 ${2:-}
@@ -103,6 +103,10 @@ nothing_left() {
     for rest in "$run"/up.* "$scratch".*; do
         [ "$rest" = "$run/up.lock" ] || [ ! -e "$rest" ] || fail "$rest is left"
     done
-    running=$(pgrep -f -- "$work" || true)
-    [ -z "$running" ] || fail "processes are left: $(ps -o pid,args -p "$(echo "$running" | tr '\n' ,)" | head -n 5)"
+    for _ in 1 2 3 4 5 6 7 8 9 10; do # one may be in the middle of its exit
+        running=$(pgrep -f -d , -- "$work" || true)
+        [ -n "$running" ] || break
+        sleep 0.05
+    done
+    [ -z "$running" ] || fail "processes are left: $(ps -o pid,args -p "$running" | head -n 5)"
 }

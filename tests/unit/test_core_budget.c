@@ -86,27 +86,35 @@ static void test_the_least_is_agreed_and_stands(void **state)
     assert_int_equal(outcome.budget, 700000);
     assert_true(gms_core_look_budget(c->cores[2], &budget));
     assert_int_equal(budget.rank, 1);
-    /* Without a pool it is agreed anew, up or down; with one it stands, whatever was measured meanwhile. */
+    /* Another one that starts meanwhile is told the same, whatever was measured, and may make the pool by it. */
     outcome = everywhere_with(c, 1, budget_call(2, 1, 0), GMS_BUDGET_FIELD_HERE, (uint64_t[]){80000, 90000, 81000});
+    assert_int_equal(outcome.budget, 700000);
+    outcome = everywhere_with(c, 1, budget_call(2, 2, 0), GMS_BUDGET_FIELD_HERE, (uint64_t[]){1, UINT64_MAX, 1});
+    assert_int_equal(outcome.budget, 700000);
+    /* When neither a pool nor the first one is there, it is agreed anew; with a pool it stands. */
+    cluster_fact(c, 0, 0, 1, GMS_FACT_GONE);
+    cluster_settle(c);
+    outcome = everywhere_with(c, 1, budget_call(2, 3, 0), GMS_BUDGET_FIELD_HERE, (uint64_t[]){80000, 90000, 81000});
     assert_int_equal(outcome.budget, 80000);
-    kv = cluster_allocate(2, 2, "kv", GMS_POOL_KV, 16, 4096);
+    kv = cluster_allocate(2, 4, "kv", GMS_POOL_KV, 16, 4096);
     outcome = everywhere_with(c, 1, kv, GMS_ALLOCATE_FIELD_BUDGET, (uint64_t[]){10, 20, 30}); /* it was told 80,000 */
     assert_int_equal(outcome.status, GMS_OK);
-    outcome = everywhere_with(c, 0, budget_call(1, 2, 0), GMS_BUDGET_FIELD_HERE, (uint64_t[]){5, 6, UINT64_MAX});
+    join(c, 2, 13);
+    outcome = everywhere_with(c, 2, budget_call(3, 1, 0), GMS_BUDGET_FIELD_HERE, (uint64_t[]){5, 6, UINT64_MAX});
     assert_int_equal(outcome.status, GMS_OK);
     assert_int_equal(outcome.budget, 80000);
     /* One that is there is attached, too. A second one has what is left. */
-    kv = cluster_allocate(1, 3, "kv", GMS_POOL_KV, 16, 4096);
-    outcome = everywhere_with(c, 0, kv, GMS_ALLOCATE_FIELD_BUDGET, (uint64_t[]){1, 1, 1});
+    kv = cluster_allocate(3, 2, "kv", GMS_POOL_KV, 16, 4096);
+    outcome = everywhere_with(c, 2, kv, GMS_ALLOCATE_FIELD_BUDGET, (uint64_t[]){1, 1, 1});
     assert_int_equal(outcome.status, GMS_OK);
-    kv = cluster_allocate(1, 4, "more", GMS_POOL_KV, 4, 4096);
-    outcome = everywhere_with(c, 0, kv, GMS_ALLOCATE_FIELD_BUDGET, (uint64_t[]){900000, 900000, 900000});
+    kv = cluster_allocate(3, 3, "more", GMS_POOL_KV, 4, 4096);
+    outcome = everywhere_with(c, 2, kv, GMS_ALLOCATE_FIELD_BUDGET, (uint64_t[]){900000, 900000, 900000});
     assert_int_equal(outcome.status, GMS_E_NO_CAPACITY);
     assert_int_equal(outcome.rank, 0);
     assert_non_null(
         strstr(outcome.text, "16384 bytes asked, 14464 free of the kv budget of 80000 (the least, rank 0)"));
-    kv = cluster_allocate(1, 5, "more", GMS_POOL_KV, 3, 4096);
-    outcome = everywhere_with(c, 0, kv, GMS_ALLOCATE_FIELD_BUDGET, (uint64_t[]){1, 1, 1});
+    kv = cluster_allocate(3, 4, "more", GMS_POOL_KV, 3, 4096);
+    outcome = everywhere_with(c, 2, kv, GMS_ALLOCATE_FIELD_BUDGET, (uint64_t[]){1, 1, 1});
     assert_int_equal(outcome.status, GMS_OK);
     assert_agreed(c);
     cluster_free(c);
