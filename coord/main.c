@@ -23,13 +23,13 @@
 #include "base/log.h"
 #include "base/run_dir.h"
 #include "base/start.h"
-#include "begin.h"
-#include "doorbell.h"
-#include "earlier.h"
+#include "daemon/begin.h"
+#include "group/doorbell.h"
+#include "daemon/earlier.h"
 #include "gms-keeper/client.h"
-#include "pools.h"
+#include "memory/pools.h"
 #include "gms/version.h"
-#include "inherit.h"
+#include "daemon/inherit.h"
 #include "wire/message.h"
 
 enum { START_SECONDS = 30, FINALIZE_SECONDS = 5, LAST_WORDS_MS = 200 };

@@ -47,6 +47,22 @@ upward=$(grep -rnE '#include *"(wire|vmm|directory|libgms|core|gms-[a-z]+)/' run
     grep -rnE '#include *"(vmm|directory|libgms|core|gms-[a-z]+)/' runtime/wire || true
     grep -rnE '#include *"(wire|directory|libgms|core|gms-[a-z]+)/' runtime/vmm || true
     grep -rnE '#include *"(base|wire|vmm|directory|libgms|core|gms-[a-z]+)/' examples/minillm || true)
+# The rooms of coord/, and which of each other they may use.
+rooms='config|daemon|durable|fence|group|host|memory|quiescence|sessions'
+upward="$upward$(while read -r room may; do
+    grep -rnE "#include *\"($rooms)/" "coord/$room" | grep -vE "\"($may)/" || true
+done <<'ROOMS'
+core core
+config config
+host host
+durable durable
+group group
+sessions sessions|durable
+fence fence|host|sessions
+quiescence quiescence|fence|host|sessions
+memory memory|config|durable|group|host|sessions
+ROOMS
+)"
 if [ -n "$upward" ]; then
     echo "includes that go the wrong way:" >&2
     echo "$upward" >&2

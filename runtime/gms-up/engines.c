@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
-#include "environment.h"
+#include "config/environment.h"
 
 static const uint64_t pauses_ns[] = {
     0, GMS_NS_PER_S, 2 * GMS_NS_PER_S, 5 * GMS_NS_PER_S, 10 * GMS_NS_PER_S, 30 * GMS_NS_PER_S};

@@ -14,7 +14,7 @@
 #ifndef GMS_UP_ENGINES_H
 #define GMS_UP_ENGINES_H
 
-#include "config.h"
+#include "config/config.h"
 #include "gms-up/job.h"
 #include "gms/engine.h"
 

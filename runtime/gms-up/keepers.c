@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
-#include "environment.h"
+#include "config/environment.h"
 
 static const uint64_t pauses_ns[] = {200 * GMS_NS_PER_MS, 500 * GMS_NS_PER_MS, GMS_NS_PER_S, 2 * GMS_NS_PER_S};
 enum { PAUSES = sizeof pauses_ns / sizeof pauses_ns[0] };

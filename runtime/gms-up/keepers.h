@@ -7,7 +7,7 @@
 #ifndef GMS_UP_KEEPERS_H
 #define GMS_UP_KEEPERS_H
 
-#include "config.h"
+#include "config/config.h"
 #include "gms-up/job.h"
 
 struct gms_up_keepers {

@@ -23,8 +23,8 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
-#include "config.h"
-#include "environment.h"
+#include "config/config.h"
+#include "config/environment.h"
 #include "gms-up/engines.h"
 #include "gms-up/job.h"
 #include "gms-up/keeper.h"

@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "pools.h"
+#include "memory/pools.h"
 
 enum { SLOTS = 344905, BLOCK_BYTES = 16, SOURCE = 1, SUCCESSOR = 2, SECOND = 3, EVERY_TH_LEASED = 100 };
 

@@ -21,8 +21,8 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/run_dir.h"
-#include "doorbell.h"
-#include "round_mpi.h"
+#include "group/doorbell.h"
+#include "group/round_mpi.h"
 #include "wire/channel.h"
 
 enum { RANKS_MAX = 64, GAP_MS = 5 };

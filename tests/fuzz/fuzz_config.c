@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "config.h"
+#include "config/config.h"
 
 /* libconfig 1.5 does not free the token at hand when the syntax is wrong: a few bytes of a program that ends. */
 __attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);

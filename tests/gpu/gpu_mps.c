@@ -32,7 +32,7 @@
 
 #include "base/fd.h"
 #include "harness.h"
-#include "quiescence.h"
+#include "quiescence/quiescence.h"
 
 enum { MEMORY_BYTES = 64 << 20, PAGE_WORDS = 512, PATIENCE_MS = 20000, PATTERN = 0x5a, EXIT_CONFIG = 78 };
 

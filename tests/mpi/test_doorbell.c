@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "doorbell.h"
+#include "group/doorbell.h"
 
 enum { RANKS = 3 };
 

@@ -23,9 +23,9 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
-#include "fence.h"
-#include "loan.h"
-#include "maps.h"
+#include "fence/fence.h"
+#include "fence/loan.h"
+#include "host/maps.h"
 
 enum { ENGINE = 2, INCARNATION = 77 };
 static const struct gms_container nowhere = {.guardian_fd = -1, .engine_fd = -1, .exec_fd = -1, .cgroup_fd = -1};

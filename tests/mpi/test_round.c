@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "round_mpi.h"
+#include "group/round_mpi.h"
 
 enum { SLOTS = 1003, BYTES = (SLOTS + 7) / 8 };
 

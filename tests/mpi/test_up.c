@@ -24,7 +24,7 @@
 #include "base/run_dir.h"
 #include "harness.h"
 #include "processes.h"
-#include "sessions.h"
+#include "sessions/sessions.h"
 #include "wire/channel.h"
 
 enum { RANKS = 2, AT_SERVING = 1, AT_AGAIN = 2, GATE_AGAIN = 1, GATE_END = 9, ROUNDS = 5 };

@@ -7,7 +7,7 @@
 
 #include "unit_support.h"
 
-#include "config.h"
+#include "config/config.h"
 
 enum { TEXT_BYTES = 512 * 1024 };
 

@@ -8,7 +8,7 @@
 
 #include "unit_support.h"
 
-#include "store.h"
+#include "durable/store.h"
 
 enum { PATH_ROOM = 256 };
 

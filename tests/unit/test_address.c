@@ -4,7 +4,7 @@
  */
 #include "unit_support.h"
 
-#include "address.h"
+#include "config/address.h"
 
 static void test_words(void **state)
 {

@@ -4,7 +4,7 @@
  */
 #include "keeper_support.h"
 
-#include "copies.h"
+#include "durable/copies.h"
 
 static int make_file(const char *text)
 {

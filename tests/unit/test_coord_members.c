@@ -7,7 +7,7 @@
 
 #include <event2/event.h>
 
-#include "members.h"
+#include "sessions/members.h"
 
 enum { RANK = 1, ENGINE = 2, INCARNATION = 7, LAUNCH = 99 };
 

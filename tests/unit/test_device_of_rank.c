@@ -3,7 +3,7 @@
  * driver; each case is a process of its own, because a process has one device. */
 #include "unit_support.h"
 
-#include "device.h"
+#include "memory/device.h"
 #include "vmm/cuda.h"
 
 static struct gms_error error;

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-#include "environment.h"
-#include "ports.h"
+#include "config/environment.h"
+#include "daemon/ports.h"
 
 static struct gms_config config;
 static char rendered[GMS_ENVIRONMENT_BYTES];

@@ -9,8 +9,8 @@
 
 #include "fake_nvml.h"
 #include "base/fd.h"
-#include "footprint.h"
-#include "nvml.h"
+#include "memory/footprint.h"
+#include "host/nvml.h"
 
 enum { MIB = 1024 * 1024 };
 

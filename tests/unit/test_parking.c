@@ -4,7 +4,7 @@
  */
 #include "config_support.h"
 
-#include "parking.h"
+#include "config/parking.h"
 #include "wire/tags.h"
 
 static void test_defaults(void **state)

@@ -5,7 +5,7 @@
  */
 #include "unit_support.h"
 
-#include "progress.h"
+#include "daemon/progress.h"
 
 enum { ENGINE = 3 };
 static const uint64_t second = GMS_NS_PER_S;

@@ -26,8 +26,8 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "fake_nvml.h"
-#include "loan.h"
-#include "quiescence.h"
+#include "fence/loan.h"
+#include "quiescence/quiescence.h"
 
 enum { INCARNATION = 5, MEMORY_BYTES = 4096 };
 

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who can reach the memory of a dead cohort without being of it: one walk over /proc, in a thread of its own, because
+ * reading about a process that is stuck in the kernel can take for ever. The thread only looks; the caller decides.
+ *
+ * Somebody is a holder who
+ *   - has a descriptor that was lent to the incarnation (loan.h), of any of the files;
+ *   - shares a mapping of a file that only this incarnation was given (a directory);
+ *   - shares a mapping of a file that others have as well (a KV pool), and does not descend from a living cohort's
+ * anchor. Who is past the start of its exit holds nothing that it could use.
+ *
+ * Used from the main thread only.
+ */
+#ifndef GMS_COORD_HOLDERS_H
+#define GMS_COORD_HOLDERS_H
+
+#include "gms/status.h"
+#include "host/maps.h"
+
+struct event_base;
+struct gms_holders;
+
+struct gms_holder {
+    pid_t pid;
+    int pidfd; /* -1: there is no descriptor for it */
+};
+
+struct gms_holders_options {
+    struct event_base *base; /* borrowed */
+    uint64_t incarnation;
+    const struct gms_inode *own, *shared; /* copied */
+    size_t own_count, shared_count;
+    const pid_t *anchors; /* guardians and engine ranks of living cohorts; copied */
+    size_t anchor_count;
+    const pid_t *dead; /* of the cohort itself, known to be past the start of their exit; copied */
+    size_t dead_count;
+    /* From the loop, once, unless the walk is abandoned. The pidfds are the callee's to close. */
+    void (*done)(void *context, const struct gms_holder *list, size_t count);
+    void *context;
+};
+
+/* Errors: NO_MEMORY, DESCRIPTORS, SYSTEM. */
+gms_status gms_holders_start(const struct gms_holders_options *options, struct gms_holders **ret_walk,
+                             struct gms_error *ret_error);
+/* Whom it is reading about now; 0: nobody. One that does not move on is stuck there. */
+pid_t gms_holders_at(const struct gms_holders *walk);
+/* Lets go of it, before or after `done`. NULL allowed. A thread that is stuck frees its memory when it comes back. */
+void gms_holders_abandon(struct gms_holders *walk);
+
+#endif

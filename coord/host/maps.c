@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "host/maps.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/types.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+
+enum { PF_EXITING_FLAG = 0x4 }; /* include/linux/sched.h: getting shut down */
+
+bool gms_inode_of(int fd, struct gms_inode *ret_inode)
+{
+    struct stat about;
+    if (fd < 0 || fstat(fd, &about) != 0)
+        return false;
+    *ret_inode = (struct gms_inode){about.st_dev, about.st_ino};
+    return true;
+}
+
+/* Reads what fits, NUL-terminated. False: nothing; errno says why. */
+static bool read_small(int directory, const char *path, char *ret_text, size_t room)
+{
+    int fd = openat(directory, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t got;
+    do
+        got = read(fd, ret_text, room - 1);
+    while (got < 0 && errno == EINTR);
+    gms_fd_close(&fd);
+    ret_text[got > 0 ? got : 0] = '\0';
+    if (got == 0)
+        errno = ESRCH;
+    return got > 0;
+}
+
+/* ---------------------------------------------------------------------------------------------- mappings ------ */
+
+static bool inode_is_one_of(uint64_t inode, unsigned int device_major, unsigned int device_minor,
+                            const struct gms_inode *inodes, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (inodes[i].inode == inode && major(inodes[i].device) == device_major &&
+            minor(inodes[i].device) == device_minor)
+            return true;
+    return false;
+}
+
+/* "start-end perms offset major:minor inode path" */
+static bool line_matches(const char *line, const struct gms_inode *inodes, size_t count, enum gms_maps_access access)
+{
+    char permissions[5];
+    unsigned int device_major, device_minor;
+    unsigned long inode;
+    if (sscanf(line, "%*x-%*x %4s %*x %x:%x %lu", permissions, &device_major, &device_minor, &inode) != 4)
+        return false;
+    if ((access == GMS_MAPS_WRITABLE && permissions[1] != 'w') || (access == GMS_MAPS_SHARED && permissions[3] != 's'))
+        return false;
+    return inode_is_one_of(inode, device_major, device_minor, inodes, count);
+}
+
+static bool text_has(int maps, const struct gms_inode *inodes, size_t count, enum gms_maps_access access)
+{
+    FILE *stream = fdopen(maps, "r");
+    if (stream == NULL) {
+        gms_fd_close(&maps);
+        return false;
+    }
+    char *line = NULL;
+    size_t capacity = 0;
+    bool found = false;
+    while (!found && getline(&line, &capacity, stream) > 0)
+        found = line_matches(line, inodes, count, access);
+    free(line);
+    fclose(stream);
+    return found;
+}
+
+/* PROCMAP_QUERY, Linux 6.11: asks for the next mapping of a kind without wording all others. */
+struct mapping_query {
+    __u64 size, query_flags, query_address, start, end, flags, page_size, offset, inode;
+    __u32 device_major, device_minor, name_size, build_id_size;
+    __u64 name_address, build_id_address;
+};
+#define QUERY_MAPPING _IOWR('f', 17, struct mapping_query)
+enum { QUERY_WRITABLE = 0x02, QUERY_SHARED = 0x08, QUERY_NEXT = 0x10, QUERY_FILE = 0x20 };
+
+/* False: this kernel cannot be asked so. */
+static bool query_has(int maps, const struct gms_inode *inodes, size_t count, enum gms_maps_access access,
+                      bool *ret_found)
+{
+    __u64 wanted = QUERY_NEXT | QUERY_FILE, at = 0;
+    wanted |= access == GMS_MAPS_WRITABLE ? QUERY_WRITABLE : access == GMS_MAPS_SHARED ? QUERY_SHARED : 0;
+    *ret_found = false;
+    for (;;) {
+        struct mapping_query query = {.size = sizeof query, .query_flags = wanted, .query_address = at};
+        if (ioctl(maps, QUERY_MAPPING, &query) != 0) {
+            if (errno == EINTR)
+                continue;
+            return errno == ENOENT || errno == ESRCH;
+        }
+        if (inode_is_one_of(query.inode, query.device_major, query.device_minor, inodes, count)) {
+            *ret_found = true;
+            return true;
+        }
+        at = query.end;
+    }
+}
+
+bool gms_maps_has(pid_t pid, const struct gms_inode *inodes, size_t count, enum gms_maps_access access)
+{
+    char path[64];
+    bool found = false;
+    snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
+    int maps = open(path, O_RDONLY | O_CLOEXEC);
+    if (maps < 0)
+        return false;
+    if (!query_has(maps, inodes, count, access, &found))
+        return text_has(maps, inodes, count, access);
+    gms_fd_close(&maps);
+    return found;
+}
+
+size_t gms_maps_each(const struct gms_inode *inodes, size_t count, enum gms_maps_access access,
+                     bool (*found)(void *context, pid_t pid), void *context)
+{
+    size_t total = 0;
+    DIR *directory = count > 0 ? opendir("/proc") : NULL;
+    if (directory == NULL)
+        return 0;
+    for (struct dirent *entry; (entry = readdir(directory)) != NULL;) {
+        if (!isdigit((unsigned char)entry->d_name[0]))
+            continue;
+        pid_t pid = (pid_t)atoi(entry->d_name);
+        if (pid <= 0 || pid == getpid() || !gms_maps_has(pid, inodes, count, access))
+            continue;
+        total++;
+        if (!found(context, pid))
+            break;
+    }
+    closedir(directory);
+    return total;
+}
+
+/* ------------------------------------------------------------------------------------------- descriptors ------ */
+
+/* "ino: 5" and "lock: 1: OFDLCK ADVISORY READ -1 00:01:5 77 77": the description carries the mark of incarnation 77. */
+static bool info_borrows(const char *text, const struct gms_inode *inodes, size_t count, uint64_t incarnation)
+{
+    unsigned long inode = 0;
+    bool known = false;
+    const char *line = strstr(text, "\nino:");
+    if (line == NULL || sscanf(line, "\nino: %lu", &inode) != 1)
+        return false;
+    for (size_t i = 0; i < count; i++)
+        known = known || inodes[i].inode == inode;
+    if (!known)
+        return false;
+    for (line = strstr(text, "\nlock:"); line != NULL; line = strstr(line + 1, "\nlock:")) {
+        unsigned long long first = 0;
+        if (sscanf(line, "\nlock: %*d: OFDLCK %*s %*s %*d %*x:%*x:%*u %llu", &first) == 1 && first == incarnation)
+            return true;
+    }
+    return false;
+}
+
+/* Names before contents, and never stat: that would ask a file system which may not answer. */
+bool gms_maps_borrows(pid_t pid, const struct gms_inode *inodes, size_t count, uint64_t incarnation)
+{
+    static const char memory[] = "/memfd:";
+    char path[64];
+    bool found = false;
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *directory = opendir(path);
+    if (directory == NULL)
+        return false;
+    for (struct dirent *entry; !found && (entry = readdir(directory)) != NULL;) {
+        char name[sizeof memory], info[4096];
+        if (!isdigit((unsigned char)entry->d_name[0]) ||
+            readlinkat(dirfd(directory), entry->d_name, name, sizeof name - 1) != (ssize_t)sizeof name - 1 ||
+            memcmp(name, memory, sizeof memory - 1) != 0)
+            continue;
+        snprintf(path, sizeof path, "/proc/%d/fdinfo/%.20s", (int)pid, entry->d_name);
+        found = read_small(AT_FDCWD, path, info, sizeof info) && info_borrows(info, inodes, count, incarnation);
+    }
+    closedir(directory);
+    return found;
+}
+
+/* ------------------------------------------------------------------------------------------------ threads ----- */
+
+struct stat_line {
+    char name[20], state;
+    int parent;
+    unsigned int flags;
+};
+
+/* The name in field 2 may hold anything, so count from its closing parenthesis. */
+static bool parse_stat(const char *text, struct stat_line *ret_line)
+{
+    const char *name = strchr(text, '('), *rest = strrchr(text, ')');
+    if (name == NULL || rest == NULL || rest < name ||
+        sscanf(rest + 1, " %c %d %*d %*d %*d %*d %u", &ret_line->state, &ret_line->parent, &ret_line->flags) != 3)
+        return false;
+    snprintf(ret_line->name, sizeof ret_line->name, "%.*s", (int)(rest - name - 1), name + 1);
+    return true;
+}
+
+static bool thread_exiting(int tasks, const char *thread, struct stat_line *ret_line)
+{
+    char path[48], text[1024];
+    snprintf(path, sizeof path, "%.20s/stat", thread);
+    if (!read_small(tasks, path, text, sizeof text))
+        return errno == ENOENT || errno == ESRCH; /* gone is more than exiting; unreadable is not */
+    return parse_stat(text, ret_line) && (ret_line->flags & PF_EXITING_FLAG) != 0;
+}
+
+/* False: some thread is not; *ret_line and *ret_thread say which. */
+static bool threads_exiting(pid_t pid, struct stat_line *ret_line, int *ret_thread)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *directory = opendir(path);
+    if (directory == NULL)
+        return errno == ENOENT || errno == ESRCH;
+    bool exiting = true;
+    for (struct dirent *entry; exiting && (entry = readdir(directory)) != NULL;) {
+        if (!isdigit((unsigned char)entry->d_name[0]))
+            continue;
+        exiting = thread_exiting(dirfd(directory), entry->d_name, ret_line);
+        *ret_thread = atoi(entry->d_name);
+    }
+    closedir(directory);
+    return exiting;
+}
+
+bool gms_threads_exiting(pid_t pid)
+{
+    struct stat_line line;
+    int thread;
+    return threads_exiting(pid, &line, &thread);
+}
+
+void gms_threads_describe(pid_t pid, char *ret_text, size_t bytes)
+{
+    struct stat_line line = {.name = "?", .state = '?'};
+    int thread = 0;
+    if (threads_exiting(pid, &line, &thread))
+        snprintf(ret_text, bytes, "pid %d, all threads exiting", (int)pid);
+    else
+        snprintf(ret_text, bytes, "pid %d (%s), thread %d in state %c", (int)pid, line.name, thread, line.state);
+}
+
+bool gms_threads_stopped(pid_t pid)
+{
+    char path[64], text[1024];
+    struct stat_line line;
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *directory = opendir(path);
+    size_t stopped = 0;
+    bool all = directory != NULL;
+    for (struct dirent *entry; all && (entry = readdir(directory)) != NULL;) {
+        if (!isdigit((unsigned char)entry->d_name[0]))
+            continue;
+        snprintf(path, sizeof path, "%.20s/stat", entry->d_name);
+        all = read_small(dirfd(directory), path, text, sizeof text) && parse_stat(text, &line) &&
+              (line.state == 'T' || line.state == 't');
+        stopped += all;
+    }
+    if (directory != NULL)
+        closedir(directory);
+    return all && stopped > 0;
+}
+
+bool gms_threads_doomed(pid_t pid)
+{
+    enum { SIGKILL_BIT = 1 << (9 - 1) };
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *directory = opendir(path);
+    bool doomed = false;
+    for (struct dirent *entry; !doomed && directory != NULL && (entry = readdir(directory)) != NULL;) {
+        unsigned long long pending = 0;
+        if (!isdigit((unsigned char)entry->d_name[0]))
+            continue;
+        snprintf(path, sizeof path, "%.20s/status", entry->d_name);
+        const char *line = read_small(dirfd(directory), path, text, sizeof text) ? strstr(text, "\nSigPnd:") : NULL;
+        doomed = line != NULL && sscanf(line, "\nSigPnd: %llx", &pending) == 1 && (pending & SIGKILL_BIT) != 0;
+    }
+    if (directory != NULL)
+        closedir(directory);
+    return doomed;
+}
+
+pid_t gms_parent_of(pid_t pid)
+{
+    char path[64], text[1024];
+    struct stat_line line;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    return read_small(AT_FDCWD, path, text, sizeof text) && parse_stat(text, &line) ? line.parent : -1;
+}
