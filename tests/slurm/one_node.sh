@@ -20,7 +20,8 @@ memory : { capacity = "64MiB"; };
 environment : { set = ( "FROM_FILE=a,b \"c\" \$ \${rank}=", "MINILLM_EMPTY=" ); };
 engine : { command = ( "minillm", "--listen", "unix:\${run_dir}/e\${engine}", "--log-dir", "\${run_dir}" ); };
 launch : {
-    engines = ( "srun", "--overlap", "--overcommit", "--mpi=pmix", "--gres=gpu:2", "--export=ALL", "-n", "\${world_size}" );
+    engines = ( "srun", "--overlap", "--overcommit", "--mpi=pmix", "--gres=gpu:2", "--export=ALL", "--kill-on-bad-exit=1", "-n",
+        "\${world_size}" );
     stop_signal = "TERM";
 };
 standby : { count = 1; };

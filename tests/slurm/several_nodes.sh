@@ -21,7 +21,8 @@ network : { address = "lo"; };
 memory : { capacity = "64MiB"; };
 engine : { command = ( "minillm", "--layers", "2", "--listen", "unix:\${run_dir}/e\${engine}" ); };
 launch : {
-    engines = ( "srun", "--overlap", "--overcommit", "--mpi=pmix", "--gres=gpu:2", "--export=ALL", "-n", "\${world_size}" );
+    engines = ( "srun", "--overlap", "--overcommit", "--mpi=pmix", "--gres=gpu:2", "--export=ALL", "--kill-on-bad-exit=1", "-n",
+        "\${world_size}" );
     stop_signal = "TERM";
 };
 standby : { count = 1; };

@@ -39,7 +39,7 @@ slurm_finish() {
         sleep 0.1
     done
     if [ "$code" != 0 ] && [ "$code" != 77 ]; then
-        for log in "$work"/*.log "$work"/*.out; do
+        for log in "$work"/*.log "$work"/*.out "$work"/local/*/engine.*.log; do
             [ -e "$log" ] && echo "--- $log" >&2 && tail -n 40 "$log" >&2
         done
     fi
@@ -109,7 +109,7 @@ SlurmdLogFile=$work/slurmd.%n.log
 TmpFS=$work/tmp/%n
 SlurmdParameters=config_overrides
 MailProg=/bin/true
-KillWait=${SLURM_KILL_WAIT:-20}
+KillWait=${SLURM_KILL_WAIT:-8}
 MinJobAge=300
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
 RequeueExit=99

@@ -122,4 +122,17 @@ gms-ctl status >"$work/status.out" || true
 grep -q "! engine [1-7] did not become ready" "$work/status.out" || fail "the status does not say why there is no shadow"
 stop_up
 nothing_left
+
+echo "== two shadows: both are parked before the first engine of all serves, and nobody waits for nobody"
+rm -rf "$run"
+: >"$up_log"
+UPKEEP_COMMAND=minillm
+upkeep_config 'count = 2; serve_after_standby = "yes"; serve_wait = "60s";'
+start_up
+gms-ctl wait serving >/dev/null
+for more in 2 1; do grep -q "it serves when $more more are" "$up_log" || fail "nobody waited for $more more"; done
+! grep -q "standby.serve_wait is over" "$up_log" || fail "the wait ran out"
+until [ "$(in_role parked | wc -w)" = 2 ]; do in_time "two shadows"; done
+stop_up
+nothing_left
 echo "upkeep: all of it"
