@@ -207,8 +207,10 @@ static void test_term_to_gms_up(void **state)
 {
     (void)state;
     await_whole(0);
+    uint64_t begin_ns = gms_clock_ns();
     drill_process_ask(up());
     assert_up_ends(0);
+    assert_true(gms_clock_ns() - begin_ns < 8 * GMS_NS_PER_S); /* asked, and not hurried after --grace (10 s) */
     assert_true(cluster_log_has(&cluster, "planned stop agreed by all ranks"));
     assert_int_equal(scratch_left(), 0);
     assert_int_equal(access(cluster.run_dir, F_OK), 0);
