@@ -326,29 +326,38 @@ static bool row_in_list(const struct setting *row, const struct setting *list)
     return strncmp(row->name, list->name, length) == 0 && row->name[length] == '[';
 }
 
+/* Element `index` of a list of groups, into `into`. False: it has mistakes. */
+static bool take_element(struct reading *reading, const struct setting *row, const config_setting_t *node, int index,
+                         void *into)
+{
+    const config_setting_t *element = config_setting_get_elem(node, (unsigned)index);
+    unsigned problems = reading->problems.count;
+    uint64_t seen = 0;
+    char prefix[64];
+
+    if (!config_setting_is_group(element)) {
+        PROBLEM(reading, element, "%s: entry %d is not a group { ... }", row->name, index + 1);
+        return false;
+    }
+    snprintf(prefix, sizeof(prefix), "%s[].", row->name);
+    gms_config_walk(reading, element, prefix, into, &seen);
+    for (unsigned r = 0; r < gms_config_settings; r++)
+        if (row_in_list(&gms_config_table[r], row) && gms_config_table[r].required && !(seen & (UINT64_C(1) << r)))
+            PROBLEM(reading, element, "%s: is missing in entry %d", gms_config_table[r].name, index + 1);
+    return reading->problems.count == problems;
+}
+
 static void take_groups(struct reading *reading, const struct setting *row, const config_setting_t *node)
 {
     struct gms_config *config = reading->config;
     int count = config_setting_length(node);
-    char prefix[64];
 
     if ((uint64_t)count > row->greatest) {
         PROBLEM(reading, node, "%s: %d groups, limit %llu", row->name, count, (unsigned long long)row->greatest);
         return;
     }
-    snprintf(prefix, sizeof(prefix), "%s[].", row->name);
-    for (int i = 0; i < count; i++) {
-        const config_setting_t *element = config_setting_get_elem(node, (unsigned)i);
-        uint64_t seen = 0;
-        if (!config_setting_is_group(element)) {
-            PROBLEM(reading, element, "%s: entry %d is not a group { ... }", row->name, i + 1);
-            continue;
-        }
-        gms_config_walk(reading, element, prefix, &config->capacity_of[i], &seen);
-        for (unsigned r = 0; r < gms_config_settings; r++)
-            if (row_in_list(&gms_config_table[r], row) && gms_config_table[r].required && !(seen & (UINT64_C(1) << r)))
-                PROBLEM(reading, element, "%s: is missing in entry %d", gms_config_table[r].name, i + 1);
-    }
+    for (int i = 0; i < count; i++)
+        take_element(reading, row, node, i, &config->capacity_of[i]);
     config->capacity_of_count = (uint32_t)count;
 }
 
@@ -381,30 +390,16 @@ static void pack_scope(struct reading *reading, const struct setting *row, const
 
 static void take_scopes(struct reading *reading, const struct setting *row, const config_setting_t *node)
 {
-    int count = config_setting_length(node);
-    char prefix[64];
     struct scope *scope = malloc(sizeof(*scope));
 
     if (!scope) {
         PROBLEM(reading, node, "%s: no memory for %zu bytes", row->name, sizeof(*scope));
         return;
     }
-    snprintf(prefix, sizeof(prefix), "%s[].", row->name);
-    for (int i = 0; i < count; i++) {
-        const config_setting_t *element = config_setting_get_elem(node, (unsigned)i);
-        unsigned problems = reading->problems.count;
-        uint64_t seen = 0;
+    for (int i = 0; i < config_setting_length(node); i++) {
         memset(scope, 0, sizeof(*scope));
-        if (!config_setting_is_group(element)) {
-            PROBLEM(reading, element, "%s: entry %d is not a group { ... }", row->name, i + 1);
-            continue;
-        }
-        gms_config_walk(reading, element, prefix, scope, &seen);
-        for (unsigned r = 0; r < gms_config_settings; r++)
-            if (row_in_list(&gms_config_table[r], row) && gms_config_table[r].required && !(seen & (UINT64_C(1) << r)))
-                PROBLEM(reading, element, "%s: is missing in entry %d", gms_config_table[r].name, i + 1);
-        if (reading->problems.count == problems)
-            pack_scope(reading, row, element, scope);
+        if (take_element(reading, row, node, i, scope))
+            pack_scope(reading, row, config_setting_get_elem(node, (unsigned)i), scope);
     }
     free(scope);
 }
@@ -442,30 +437,16 @@ static void pack_preset(struct reading *reading, const struct setting *row, cons
 static void take_presets(struct reading *reading, const struct setting *row, const config_setting_t *node)
 {
     int count = config_setting_length(node);
-    char prefix[64];
     struct preset *preset = malloc(sizeof(*preset));
 
-    if (!preset || (uint64_t)count > row->greatest) {
+    if (!preset)
+        PROBLEM(reading, node, "%s: no memory for %zu bytes", row->name, sizeof(*preset));
+    else if ((uint64_t)count > row->greatest)
         PROBLEM(reading, node, "%s: %d groups, limit %llu", row->name, count, (unsigned long long)row->greatest);
-        free(preset);
-        return;
-    }
-    snprintf(prefix, sizeof(prefix), "%s[].", row->name);
-    for (int i = 0; i < count; i++) {
-        const config_setting_t *element = config_setting_get_elem(node, (unsigned)i);
-        unsigned problems = reading->problems.count;
-        uint64_t seen = 0;
+    for (int i = 0; preset && (uint64_t)count <= row->greatest && i < count; i++) {
         memset(preset, 0, sizeof(*preset));
-        if (!config_setting_is_group(element)) {
-            PROBLEM(reading, element, "%s: entry %d is not a group { ... }", row->name, i + 1);
-            continue;
-        }
-        gms_config_walk(reading, element, prefix, preset, &seen);
-        for (unsigned r = 0; r < gms_config_settings; r++)
-            if (row_in_list(&gms_config_table[r], row) && gms_config_table[r].required && !(seen & (UINT64_C(1) << r)))
-                PROBLEM(reading, element, "%s: is missing in entry %d", gms_config_table[r].name, i + 1);
-        if (reading->problems.count == problems)
-            pack_preset(reading, row, element, preset);
+        if (take_element(reading, row, node, i, preset))
+            pack_preset(reading, row, config_setting_get_elem(node, (unsigned)i), preset);
     }
     free(preset);
 }
