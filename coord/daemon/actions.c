@@ -247,7 +247,7 @@ static void reply(struct gms_daemon *daemon, const struct gms_action *action)
     message.reply.pool_index = outcome->pool_index;
     message.reply.created = outcome->created;
     message.reply.bytes = outcome->budget;
-    char text[sizeof outcome->text + sizeof daemon->comparison.text + 4], difference[256] = "";
+    char text[sizeof outcome->text + sizeof daemon->comparisons[0].text + 4], difference[256] = "";
     const char *more = gms_daemon_environment_text(daemon, outcome);
     if (more[0] == '\0' && outcome->status == GMS_E_MISMATCH && outcome->key.kind == GMS_OPERATION_JOIN &&
         client->call.payload != NULL) { /* digests decide, words tell people (V27, V28) */

@@ -79,9 +79,9 @@ struct gms_daemon {
     struct event *standby_deadline;           /* of engines that wait for a shadow before they count as parked */
     uint64_t waiting_parked[GMS_MAX_ENGINES]; /* their incarnations; 0: none */
     struct {
-        uint64_t launch; /* the last start whose ranks' environments differed */
+        uint64_t launch; /* the last start of the engine whose ranks' environments differed */
         char text[256];  /* in what */
-    } comparison;
+    } comparisons[GMS_MAX_ENGINES]; /* one round may refuse several */
 };
 
 /* Appends an event; its time is set when it is applied. Call gms_daemon_run_events from the loop's callbacks then. */

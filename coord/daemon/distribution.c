@@ -216,14 +216,13 @@ static void compare(struct gms_daemon *daemon, uint32_t engine, const struct gms
     char *first = shared_variables(daemon, engine, &proposal->least, low, &low_bytes);
     char *second = shared_variables(daemon, engine, &proposal->least, high, &high_bytes);
     const struct gms_environment_list one = {first, low_bytes, low}, other = {second, high_bytes, high};
-    daemon->comparison.launch = proposal->least.launch;
-    if (low_bytes == 0 || high_bytes == 0) /* an engine rank is gone meanwhile, or an older libgms */
-        daemon->comparison.text[0] = '\0';
-    else
-        gms_environment_difference(&one, &other, daemon->comparison.text, sizeof daemon->comparison.text);
+    char *text = daemon->comparisons[engine].text;
+    daemon->comparisons[engine].launch = proposal->least.launch;
+    text[0] = '\0';
+    if (low_bytes != 0 && high_bytes != 0) /* else an engine rank is gone meanwhile, or an older libgms */
+        gms_environment_difference(&one, &other, text, sizeof daemon->comparisons[engine].text);
     if (daemon->rank == 0)
-        gms_log(GMS_LOG_ERROR, "engine %u is not admitted: its ranks' environments differ: %s", engine,
-                daemon->comparison.text);
+        gms_log(GMS_LOG_ERROR, "engine %u is not admitted: its ranks' environments differ: %s", engine, text);
     free(first);
     free(second);
 }
@@ -236,15 +235,17 @@ void gms_daemon_compare_environments(struct gms_daemon *daemon)
         /* From the merged ballot alone: all ranks come here, or none. */
         if (proposal->least.kind == GMS_OPERATION_JOIN && proposal->spoken == daemon->ranks &&
             memcmp(&proposal->least, &proposal->greatest, sizeof proposal->least) == 0 &&
-            pair->least != pair->greatest && daemon->comparison.launch != proposal->least.launch)
+            pair->least != pair->greatest && daemon->comparisons[engine].launch != proposal->least.launch)
             compare(daemon, engine, proposal);
     }
 }
 
 const char *gms_daemon_environment_text(const struct gms_daemon *daemon, const struct gms_outcome *outcome)
 {
-    return outcome->status == GMS_E_MISMATCH && outcome->key.kind == GMS_OPERATION_JOIN &&
-                   outcome->key.launch == daemon->comparison.launch
-               ? daemon->comparison.text
-               : "";
+    if (outcome->status != GMS_E_MISMATCH || outcome->key.kind != GMS_OPERATION_JOIN)
+        return "";
+    for (uint32_t engine = 0; engine < GMS_MAX_ENGINES; engine++)
+        if (daemon->comparisons[engine].launch == outcome->key.launch)
+            return daemon->comparisons[engine].text;
+    return "";
 }
