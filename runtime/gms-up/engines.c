@@ -59,7 +59,7 @@ void gms_up_engines_close(struct gms_up_engines *engines)
 static void enter(struct gms_up_engine *engine, enum gms_up_phase phase, uint64_t now_ns)
 {
     engine->phase = phase;
-    engine->since_ns = now_ns;
+    engine->since_ns = engine->awaited_ns = now_ns;
 }
 
 uint32_t gms_up_engines_adopt(struct gms_up_engines *engines)
@@ -112,7 +112,8 @@ static void tell_readiness(struct gms_up_engines *engines, uint64_t now_ns)
 
 void gms_up_engines_hear(struct gms_up_engines *engines, const char *status, uint64_t now_ns)
 {
-    engines->known = false;
+    bool answered = engines->answers;
+    engines->known = engines->answers = false;
     if (status == NULL)
         return;
     json_t *document = json_loads(status, 0, NULL);
@@ -131,8 +132,10 @@ void gms_up_engines_hear(struct gms_up_engines *engines, const char *status, uin
     }
     if (json_is_array(list)) {
         memcpy(engines->roles, roles, sizeof roles);
-        engines->known = true;
+        engines->known = engines->answers = true;
     }
+    for (uint32_t id = 0; engines->answers && !answered && id < GMS_MAX_ENGINES; id++)
+        engines->engines[id].awaited_ns = now_ns; /* nobody could have said that it parked */
     json_decref(document);
     for (uint32_t id = 0; engines->known && id < GMS_MAX_ENGINES; id++) {
         struct gms_up_engine *engine = &engines->engines[id];
@@ -362,15 +365,15 @@ static void end_late(struct gms_up_engines *engines, uint64_t now_ns)
 {
     for (uint32_t id = 0; id < GMS_MAX_ENGINES; id++) {
         struct gms_up_engine *engine = &engines->engines[id];
-        uint64_t age_ns = now_ns - engine->since_ns;
         if (engine->told || engine->job.now.pid == 0)
             continue;
-        if (engine->phase == GMS_UP_STARTING && age_ns >= engines->config->ready_within_ns) {
+        if (engine->phase == GMS_UP_STARTING && engines->answers &&
+            now_ns - engine->awaited_ns >= engines->config->ready_within_ns) {
             gms_log(GMS_LOG_ERROR, "engine %u has not parked within standby.ready_within (%llu s): it is ended", id,
                     (unsigned long long)(engines->config->ready_within_ns / GMS_NS_PER_S));
             engine->told = true;
             gms_pidfd_signal(engine->job.now.pidfd, SIGKILL);
-        } else if (engine->phase == GMS_UP_ENDING && age_ns >= clean_up_ns) {
+        } else if (engine->phase == GMS_UP_ENDING && now_ns - engine->since_ns >= clean_up_ns) {
             gms_log(GMS_LOG_WARNING, "engine %u is gone, its launcher does not end: it is killed", id);
             enter(engine, GMS_UP_ENDING, now_ns);
             gms_pidfd_signal(engine->job.now.pidfd, SIGKILL);

@@ -8,6 +8,9 @@
  *                      |                              \--gone from the group--> ENDING --launcher ended--> none
  *                      +--launcher ended, or not parked within standby.ready_within--> none, and a pause
  *
+ * Nobody is late while the group does not answer: an engine that an earlier gms-up started begins as STARTING here
+ * though it may have served for days, and only the group can say so. The time counts from its answer.
+ *
  * Pauses grow while starts fail (0, 1, 2, 5, 10, 30 s), and RUN/upkeep holds the reason for whoever asks. Nothing here
  * matters for safety: with two of these, or none, the coordinators decide the same.
  */
@@ -23,8 +26,9 @@ enum gms_up_phase { GMS_UP_NONE, GMS_UP_STARTING, GMS_UP_READY, GMS_UP_ENDING };
 struct gms_up_engine {
     struct gms_up_job job;
     enum gms_up_phase phase;
-    uint64_t since_ns; /* in this phase */
-    bool told;         /* its launcher was told to end */
+    uint64_t since_ns;   /* in this phase */
+    uint64_t awaited_ns; /* in this phase, and the group has answered ever since: standby.ready_within counts from it */
+    bool told;           /* its launcher was told to end */
     char output[GMS_UP_PATH_BYTES];
 };
 
@@ -36,6 +40,7 @@ struct gms_up_engines {
     uint32_t failures; /* starts in a row that came to nothing */
     uint64_t next_start_ns;
     bool known;                    /* the group has said how it is since the last change here */
+    bool answers;                  /* the group says how it is; without that no engine is late */
     char roles[GMS_MAX_ENGINES];   /* ' ' none, 'j' joined, 'p' parked, 'r' promoted, 's' serving, 'c' condemned */
     bool was_ready;                /* one serves and all shadows are parked */
     uint64_t lacking_ns, asked_ns; /* since when not; when the group was asked last */
@@ -52,7 +57,8 @@ bool gms_up_engines_wanted(const struct gms_up_engines *engines);
 uint32_t gms_up_engines_adopt(struct gms_up_engines *engines);
 /* The status document of rank 0; NULL: the coordinators are away, what was known is not known any more. */
 void gms_up_engines_hear(struct gms_up_engines *engines, const char *status, uint64_t now_ns);
-/* Starts what is missing, ends what takes too long. Errors: CONFIG, SYSTEM (a launcher cannot be run). */
+/* Starts what is missing, ends what takes too long, while the group answers. Errors: CONFIG, SYSTEM (a launcher cannot
+ * be run). */
 gms_status gms_up_engines_step(struct gms_up_engines *engines, uint64_t now_ns, struct gms_error *ret_error);
 /* When to step next; UINT64_MAX: only when something happens. */
 uint64_t gms_up_engines_deadline(const struct gms_up_engines *engines, uint64_t now_ns);

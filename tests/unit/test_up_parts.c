@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gms-up's parts: the launcher as it is started, found again by the next gms-up, set aside and cleaned up after; and
- * the connection that is only there to end.
+ * gms-up's parts: the launcher as it is started, found again by the next gms-up, set aside and cleaned up after; the
+ * engines that it keeps; and the connection that is only there to end.
  */
 #include "unit_support.h"
 
@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include "base/start.h"
+#include "gms-up/engines.h"
 #include "gms-up/job.h"
 #include "gms-up/watch.h"
 #include "wire/channel.h"
@@ -257,6 +258,62 @@ static void test_leftovers(void **state)
     assert_int_equal(unlink(link), 0);
 }
 
+/* ------------------------------------------------------------------------------------------------ engines ----- */
+
+static const uint64_t ready_within_ns = 60 * GMS_NS_PER_S;
+static struct gms_up_options options;
+static struct gms_config config;
+static struct gms_up_engines engines;
+
+/* One engine without shadows is wanted, started by `launcher`. */
+static void open_engines(const char *launcher)
+{
+    memset(&config, 0, sizeof config);
+    snprintf(config.run_dir, sizeof config.run_dir, "%s", run_dir);
+    snprintf(config.launch_engines, sizeof config.launch_engines, "%s", launcher);
+    config.launch_engines_bytes = (uint32_t)strlen(launcher) + 1;
+    config.ranks = 1;
+    config.ready_within_ns = ready_within_ns;
+    gms_up_options_default(&options);
+    assert_ok(gms_up_engines_open(&engines, &options, &config, &error));
+}
+
+/* It may have served for days; while no coordinator answers nobody can say so. */
+static void test_adopted_engine_is_not_late_unheard(void **state)
+{
+    static const char none[] = "{\"engines\": []}";
+    (void)state;
+    open_engines(script);
+    gms_up_job_close(&job);
+    assert_ok(gms_up_job_open(&job, run_dir, "engine0", &error));
+    assert_ok(gms_up_job_start(&job, &how, &error));
+    assert_int_equal(gms_up_engines_adopt(&engines), 1);
+    uint64_t now_ns = gms_clock_ns() + 2 * ready_within_ns;
+    gms_up_engines_hear(&engines, NULL, now_ns);
+    assert_ok(gms_up_engines_step(&engines, now_ns, &error));
+    assert_false(engines.engines[0].told);
+    assert_false(gms_pidfd_ended(job.now.pidfd));
+    /* From the first answer on its time counts; the coordinators' next absence ends that. */
+    for (int i = 0; i < 2; i++) {
+        gms_up_engines_hear(&engines, none, now_ns);
+        now_ns += ready_within_ns - 1;
+        gms_up_engines_hear(&engines, none, now_ns);
+        assert_ok(gms_up_engines_step(&engines, now_ns, &error));
+        assert_false(engines.engines[0].told);
+        if (i == 0) {
+            now_ns += ready_within_ns;
+            gms_up_engines_hear(&engines, NULL, now_ns);
+            assert_ok(gms_up_engines_step(&engines, now_ns, &error));
+            assert_false(engines.engines[0].told);
+        }
+    }
+    assert_ok(gms_up_engines_step(&engines, now_ns + 1, &error));
+    assert_true(engines.engines[0].told);
+    struct pollfd ended = {.fd = job.now.pidfd, .events = POLLIN};
+    assert_int_equal(poll(&ended, 1, UNIT_PATIENCE_MS), 1);
+    gms_up_engines_close(&engines);
+}
+
 /* -------------------------------------------------------------------------------------------------- watch ----- */
 
 static int listen_as(const char *name)
@@ -377,9 +434,16 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_output),    TEST(test_started),        TEST(test_cannot_be_run),
-        TEST(test_adopted),   TEST(test_set_aside),      TEST(test_notes_of_others),
-        TEST(test_leftovers), TEST(test_watch_a_keeper), TEST(test_watch_a_coordinator),
+        TEST(test_output),
+        TEST(test_started),
+        TEST(test_cannot_be_run),
+        TEST(test_adopted),
+        TEST(test_set_aside),
+        TEST(test_notes_of_others),
+        TEST(test_adopted_engine_is_not_late_unheard),
+        TEST(test_leftovers),
+        TEST(test_watch_a_keeper),
+        TEST(test_watch_a_coordinator),
     };
     return cmocka_run_group_tests_name("gms-up's parts", tests, NULL, NULL);
 }
