@@ -402,8 +402,10 @@ gms_status gms_up_engines_step(struct gms_up_engines *engines, uint64_t now_ns, 
         if (engines->roles[id] != ' ' || engines->engines[id].job.now.pid != 0)
             continue; /* somebody has this number, or has it yet */
         gms_status status = start(engines, id, now_ns, ret_error);
-        if (status != GMS_OK)
+        if (status != GMS_OK) {
+            failed(engines, id, ret_error->text, "none, it was not started", now_ns);
             return status;
+        }
     }
     return GMS_OK;
 }

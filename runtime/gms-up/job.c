@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -226,6 +227,17 @@ _Noreturn static void run_launcher(const struct gms_up_start *start, const char 
     _exit(127);
 }
 
+/* A start that came to nothing: nothing of it stays. `pid`: our child, not yet waited for, so the number is its own. */
+static void undo_start(pid_t pid, const char *scratch)
+{
+    if (pid > 0) {
+        kill(pid, SIGKILL);
+        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+            continue;
+    }
+    remove_tree(scratch);
+}
+
 gms_status gms_up_job_start(struct gms_up_job *job, const struct gms_up_start *start, struct gms_error *ret_error)
 {
     char scratch[GMS_UP_SCRATCH_BYTES];
@@ -234,9 +246,13 @@ gms_status gms_up_job_start(struct gms_up_job *job, const struct gms_up_start *s
     gms_status status = make_scratch(job, scratch, ret_error);
     if (status != GMS_OK)
         return status;
-    if (pipe2(report, O_CLOEXEC) != 0)
-        return gms_fd_fail("a pipe to the launcher", ret_error);
+    if (pipe2(report, O_CLOEXEC) != 0) {
+        status = gms_fd_fail("a pipe to the launcher", ret_error);
+        undo_start(-1, scratch);
+        return status;
+    }
     pid_t pid = fork();
+    int fork_error = errno;
     if (pid == 0)
         run_launcher(start, scratch, report[1]);
     gms_fd_close(&report[1]);
@@ -245,16 +261,22 @@ gms_status gms_up_job_start(struct gms_up_job *job, const struct gms_up_start *s
         got = read(report[0], &failed, sizeof failed); /* end of file: it runs */
     while (got < 0 && errno == EINTR);
     gms_fd_close(&report[0]);
+    int pidfd = -1;
     if (pid < 0)
-        return gms_fail(ret_error, GMS_E_SYSTEM, "fork: %s", strerror(errno));
-    job->now = (struct gms_up_launcher){.pid = pid, .pidfd = -1, .started_ns = gms_clock_ns()};
+        status = gms_fail(ret_error, GMS_E_SYSTEM, "fork: %s", strerror(fork_error));
+    else if (got > 0)
+        status =
+            gms_fail(ret_error, GMS_E_CONFIG, "the launcher %s cannot be run: %s", start->words[0], strerror(failed));
+    else
+        status = gms_pidfd_open(pid, &pidfd, ret_error); /* our child, not yet waited for */
+    if (status != GMS_OK) {
+        undo_start(pid, scratch);
+        return status;
+    }
+    job->now = (struct gms_up_launcher){.pid = pid, .pidfd = pidfd, .started_ns = gms_clock_ns()};
     snprintf(job->now.scratch, sizeof job->now.scratch, "%s", scratch);
-    if (got > 0)
-        return gms_fail(ret_error, GMS_E_CONFIG, "the launcher %s cannot be run: %s", start->words[0],
-                        strerror(failed));
-    status = gms_pidfd_open(pid, &job->now.pidfd, ret_error); /* our child, not yet waited for */
     write_note(job);
-    return status;
+    return GMS_OK;
 }
 
 bool gms_up_job_failed(const struct gms_up_job *job)

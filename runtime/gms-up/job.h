@@ -42,7 +42,7 @@ struct gms_up_start {
 gms_status gms_up_job_open(struct gms_up_job *job, const char *run_dir, const char *name, struct gms_error *ret_error);
 /* Goes on with the launcher that an earlier gms-up left running. False: there is none. */
 bool gms_up_job_adopt(struct gms_up_job *job);
-/* Errors: CONFIG (the launcher cannot be run), SYSTEM. */
+/* Errors: CONFIG (the launcher cannot be run), SYSTEM; nothing of the start stays then, `now` is none. */
 gms_status gms_up_job_start(struct gms_up_job *job, const struct gms_up_start *start, struct gms_error *ret_error);
 /* Has a rank of the present job said that their start failed? (It says so in the scratch directory, as start.h tells.)
  * Its launcher takes a second longer to end. */

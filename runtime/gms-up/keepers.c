@@ -72,15 +72,29 @@ uint64_t gms_up_keepers_deadline(const struct gms_up_keepers *keepers)
     return gms_up_keepers_wanted(keepers) && keepers->job.now.pid == 0 ? keepers->next_start_ns : UINT64_MAX;
 }
 
+/* Returns the pause, in ms for the log. */
+static unsigned start_later(struct gms_up_keepers *keepers, uint64_t now_ns)
+{
+    uint64_t pause_ns = pauses_ns[keepers->failures < PAUSES ? keepers->failures : PAUSES - 1];
+    keepers->failures++;
+    keepers->next_start_ns = now_ns + pause_ns;
+    return (unsigned)(pause_ns / GMS_NS_PER_MS);
+}
+
+void gms_up_keepers_not_started(struct gms_up_keepers *keepers, const struct gms_error *error, uint64_t now_ns)
+{
+    unsigned pause_ms = start_later(keepers, now_ns);
+    gms_log(GMS_LOG_ERROR, "what keeps a keeper on each host was not started: %s; trying again in %u ms", error->text,
+            pause_ms);
+}
+
 static void over(struct gms_up_keepers *keepers, uint64_t now_ns)
 {
     if (now_ns - keepers->job.now.started_ns >= keepers->options->settled_ns)
         keepers->failures = 0;
-    uint64_t pause_ns = pauses_ns[keepers->failures < PAUSES ? keepers->failures : PAUSES - 1];
-    keepers->failures++;
-    keepers->next_start_ns = now_ns + pause_ns;
+    unsigned pause_ms = start_later(keepers, now_ns);
     gms_log(GMS_LOG_WARNING, "what keeps a keeper on each host has ended, see %s; starting it again in %u ms",
-            keepers->output, (unsigned)(pause_ns / GMS_NS_PER_MS));
+            keepers->output, pause_ms);
     gms_up_launcher_over(&keepers->job, &keepers->job.now);
 }
 

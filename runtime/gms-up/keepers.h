@@ -28,6 +28,8 @@ bool gms_up_keepers_wanted(const struct gms_up_keepers *keepers);
 bool gms_up_keepers_adopt(struct gms_up_keepers *keepers);
 /* Starts the launcher where none runs and it is time. Errors: CONFIG (it cannot be run), SYSTEM, NO_MEMORY. */
 gms_status gms_up_keepers_step(struct gms_up_keepers *keepers, uint64_t now_ns, struct gms_error *ret_error);
+/* The caller goes on though a step failed: says so, and the next try comes after a pause as after an end at once. */
+void gms_up_keepers_not_started(struct gms_up_keepers *keepers, const struct gms_error *error, uint64_t now_ns);
 /* When to step next; UINT64_MAX: only when something happens. */
 uint64_t gms_up_keepers_deadline(const struct gms_up_keepers *keepers);
 /* A child of ours ended. */

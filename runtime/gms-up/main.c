@@ -56,6 +56,7 @@ struct program {
     uint32_t failures; /* ends in a row without a settled life */
     uint64_t next_start_ns, up_ns;
     uint64_t former_world; /* its ranks may answer yet when the next job starts already */
+    bool lived; /* the job was up, or runs of an earlier gms-up were adopted: what cannot be started is tried again */
     bool stopping, hurried;
     bool ending_engines; /* the coordinators have stopped as planned by us, now the engines do */
     uint64_t stopping_ns, stop_deadline_ns;
@@ -275,6 +276,7 @@ static size_t launcher_words(const struct program *program, const char *words[2 
     return count;
 }
 
+/* Only before anything lived: later an end would take healthy coordinators along. */
 static void fail(struct program *program, const struct gms_error *error)
 {
     gms_log(GMS_LOG_ERROR, "%s", error->text);
@@ -297,10 +299,14 @@ static void start(struct program *program)
     words[count] = NULL;
     unlink(program->stopped);
     const struct gms_up_start how = {.words = words, .temporary_files = true};
-    if (gms_up_job_start(&program->job, &how, &error) == GMS_OK)
+    if (gms_up_job_start(&program->job, &how, &error) == GMS_OK) {
         gms_log(GMS_LOG_NOTICE, "started the coordinators: %s, process %d", words[0], (int)program->job.now.pid);
-    else
+    } else if (program->lived) {
+        unsigned pause_ms = start_later(program);
+        gms_log(GMS_LOG_ERROR, "the coordinators were not started: %s; trying again in %u ms", error.text, pause_ms);
+    } else {
         fail(program, &error);
+    }
 }
 
 /* What rank 0 says of the group, and what follows for engines. */
@@ -318,7 +324,7 @@ static void keep_engines(struct program *program, uint64_t now_ns)
     if (!program->stopping && gms_up_engines_should_ask(&program->engines, now_ns) && up)
         (void)gms_watch_ask_status(&program->coordinator);
     if ((!program->stopping || program->ending_engines) &&
-        gms_up_engines_step(&program->engines, now_ns, &error) != GMS_OK)
+        gms_up_engines_step(&program->engines, now_ns, &error) != GMS_OK && !program->lived)
         fail(program, &error);
     if (program->ending_engines && gms_up_engines_over(&program->engines))
         give_up(program, GMS_UP_PLANNED);
@@ -327,8 +333,12 @@ static void keep_engines(struct program *program, uint64_t now_ns)
 static void step(struct program *program, uint64_t now_ns)
 {
     struct gms_error error;
-    if (gms_up_keepers_step(&program->keepers, now_ns, &error) != GMS_OK)
-        fail(program, &error);
+    if (gms_up_keepers_step(&program->keepers, now_ns, &error) != GMS_OK) {
+        if (program->lived)
+            gms_up_keepers_not_started(&program->keepers, &error, now_ns);
+        else
+            fail(program, &error);
+    }
     bool kept = gms_up_keeper_step(&program->keeper, now_ns);
     if (program->job.now.pid != 0) {
         bool was_former = program->coordinator.world == program->former_world;
@@ -341,6 +351,7 @@ static void step(struct program *program, uint64_t now_ns)
             coordinator_lost(program);
         } else if (program->coordinator.state == GMS_WATCH_UP && !former) {
             program->up_ns = program->up_ns != 0 ? program->up_ns : now_ns;
+            program->lived = true;
             if (program->stopping && !program->coordinator.stop_asked)
                 gms_watch_ask_stop(&program->coordinator);
         } else if (program->up_ns == 0 && !program->stopping && gms_up_job_failed(&program->job)) {
@@ -510,13 +521,15 @@ int main(int argc, char **argv)
                : status == GMS_E_INVALID || status == GMS_E_CONFIG ? GMS_UP_CONFIG
                                                                    : GMS_UP_SYSTEM;
     }
-    if (gms_up_job_adopt(&program.job))
+    program.lived = gms_up_job_adopt(&program.job);
+    if (program.lived)
         gms_log(GMS_LOG_NOTICE, "the coordinators that an earlier gms-up started run (process %d); going on with them",
                 (int)program.job.now.pid);
     if (gms_up_keepers_adopt(&program.keepers))
         gms_log(GMS_LOG_NOTICE, "what keeps a keeper on each host was started by an earlier gms-up (process %d)",
                 (int)program.keepers.job.now.pid);
     uint32_t adopted = gms_up_engines_adopt(&program.engines);
+    program.lived = program.lived || adopted > 0;
     if (adopted > 0)
         gms_log(GMS_LOG_NOTICE, "%u engines that an earlier gms-up started run; going on with them", adopted);
     run(&program);

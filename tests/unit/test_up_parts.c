@@ -11,6 +11,7 @@
 #include "base/start.h"
 #include "gms-up/engines.h"
 #include "gms-up/job.h"
+#include "gms-up/keepers.h"
 #include "gms-up/watch.h"
 #include "wire/channel.h"
 
@@ -167,9 +168,10 @@ static void test_cannot_be_run(void **state)
     words[0] = "/nowhere/mpirun";
     assert_status(gms_up_job_start(&job, &how, &error), GMS_E_CONFIG);
     assert_text_has("/nowhere/mpirun");
-    waitpid(job.now.pid, NULL, 0);
-    gms_up_launcher_over(&job, &job.now);
+    assert_int_equal(job.now.pid, 0);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no child is left for anybody to take for the job */
     assert_int_equal(scratch_count(), 0);
+    assert_false(exists(job.note));
 }
 
 static void test_adopted(void **state)
@@ -314,6 +316,51 @@ static void test_adopted_engine_is_not_late_unheard(void **state)
     gms_up_engines_close(&engines);
 }
 
+/* A launcher of engines that cannot be run is tried again after growing pauses. */
+static void test_engine_not_started(void **state)
+{
+    static const char none[] = "{\"engines\": []}";
+    uint64_t now_ns = gms_clock_ns();
+    (void)state;
+    open_engines("/nowhere/mpirun");
+    gms_up_engines_hear(&engines, none, now_ns);
+    for (uint32_t i = 1; i <= 3; i++) {
+        assert_status(gms_up_engines_step(&engines, now_ns, &error), GMS_E_CONFIG);
+        assert_int_equal(engines.failures, i);
+        assert_int_equal(engines.engines[0].job.now.pid, 0);
+        assert_true(exists(engines.upkeep)); /* the reason, for whoever asks */
+        assert_ok(gms_up_engines_step(&engines, engines.next_start_ns - 1, &error));
+        assert_true(engines.next_start_ns > now_ns);
+        now_ns = engines.next_start_ns;
+    }
+    gms_up_engines_close(&engines);
+}
+
+/* The same for what keeps a keeper on each host. */
+static void test_keepers_not_started(void **state)
+{
+    static struct gms_up_keepers keepers;
+    uint64_t now_ns = gms_clock_ns();
+    (void)state;
+    memset(&config, 0, sizeof config);
+    snprintf(config.run_dir, sizeof config.run_dir, "%s", run_dir);
+    snprintf(config.launch_keepers, sizeof config.launch_keepers, "/nowhere/mpirun");
+    config.launch_keepers_bytes = sizeof "/nowhere/mpirun";
+    config.ranks = 1;
+    gms_up_options_default(&options);
+    assert_ok(gms_up_keepers_open(&keepers, &options, &config, &error));
+    for (uint32_t i = 1; i <= 3; i++) {
+        assert_status(gms_up_keepers_step(&keepers, now_ns, &error), GMS_E_CONFIG);
+        assert_int_equal(keepers.job.now.pid, 0);
+        gms_up_keepers_not_started(&keepers, &error, now_ns);
+        assert_int_equal(keepers.failures, i);
+        assert_true(gms_up_keepers_deadline(&keepers) > now_ns);
+        assert_ok(gms_up_keepers_step(&keepers, keepers.next_start_ns - 1, &error));
+        now_ns = keepers.next_start_ns;
+    }
+    gms_up_keepers_close(&keepers);
+}
+
 /* -------------------------------------------------------------------------------------------------- watch ----- */
 
 static int listen_as(const char *name)
@@ -441,6 +488,8 @@ int main(void)
         TEST(test_set_aside),
         TEST(test_notes_of_others),
         TEST(test_adopted_engine_is_not_late_unheard),
+        TEST(test_engine_not_started),
+        TEST(test_keepers_not_started),
         TEST(test_leftovers),
         TEST(test_watch_a_keeper),
         TEST(test_watch_a_coordinator),
