@@ -109,12 +109,14 @@ GMS_API gms_status gms_nccl_broadcast(gms_nccl *nccl, const void *send, void *re
  * Waits until the device has come past all that was submitted to `stream` until now, at most `timeout_ms`. What a
  * plain synchronise would hang in ends here: CONDEMNED (this incarnation must end: a peer is gone, for one) and SYSTEM
  * (NCCL noticed an error, named), both within a few milliseconds of being known here, with the communicator aborted;
- * STICKY. TIMEOUT changes nothing: wait again, or abort. The first millisecond costs no system call of ours.
+ * STICKY; REFUSED (aborted before, or by another thread meanwhile, which need not have ended for that; or suspended).
+ * TIMEOUT changes nothing: wait again, or abort. Where this call itself aborts, it lasts as long as gms_nccl_abort
+ * does. The first millisecond costs no system call of ours.
  */
 GMS_API gms_status gms_nccl_wait(gms_nccl *nccl, void *stream, uint32_t timeout_ms, struct gms_error *ret_error);
 
-/* Has NCCL noticed an error, or was the communicator aborted? Never blocks. Errors: SYSTEM (aborted now), REFUSED
- * (aborted before). */
+/* Has NCCL noticed an error, or was the communicator aborted? Waits for no rank and no thread. Errors: SYSTEM (aborted
+ * now, which lasts as long as gms_nccl_abort does), REFUSED (aborted before, or being aborted). */
 GMS_API gms_status gms_nccl_check(gms_nccl *nccl, struct gms_error *ret_error);
 
 struct gms_nccl_verification {
@@ -126,7 +128,7 @@ struct gms_nccl_verification {
  * On all ranks, in the same order: one small all-reduce on a stream of its own, of numbers that no earlier one had,
  * whose sum is checked. OK: every rank took part in it just now. Needs no memory and no mapping, so it may stand
  * between gms_wake and gms_serve. Errors: TIMEOUT (a rank did not come, or hangs), CORRUPT (the sum is wrong: the
- * element and both numbers), and those of gms_nccl_wait; after any of them the communicator is aborted.
+ * element and both numbers), and those of gms_nccl_wait; after any of them but REFUSED the communicator is aborted.
  * `ret_verification` may be NULL.
  */
 GMS_API gms_status gms_nccl_verify(gms_nccl *nccl, uint32_t timeout_ms, struct gms_nccl_verification *ret_verification,
@@ -136,7 +138,8 @@ GMS_API gms_status gms_nccl_verify(gms_nccl *nccl, uint32_t timeout_ms, struct g
  * Ends whatever is in flight on this communicator, on this rank, and frees it; kernels that wait for a peer end. Every
  * later call but close is REFUSED. Called by itself when the session learns that this incarnation is condemned. NCCL
  * waits for work of the engine's own that stands in front of a collective on its stream: a kernel there that does not
- * end holds this up (the fence ends the process). Any thread; twice is once.
+ * end holds this up (the fence ends the process), but no other thread's call, except close, which waits for it. Any
+ * thread, but not once close has begun; twice is once, and the second does not wait for the first.
  */
 GMS_API void gms_nccl_abort(gms_nccl *nccl);
 

@@ -37,16 +37,35 @@ static gms_status fail_aborted(const struct gms_communicator *c, struct gms_erro
                                                            : "it was never made");
 }
 
+/* OK, or REFUSED with why not. */
+static gms_status usable(struct gms_communicator *c, struct gms_error *ret_error)
+{
+    pthread_mutex_lock(&c->lock);
+    gms_status status = c->state == GMS_COMMUNICATOR_USABLE ? GMS_OK : fail_aborted(c, ret_error);
+    pthread_mutex_unlock(&c->lock);
+    return status;
+}
+
 void gms_communicator_abort(struct gms_communicator *c, const char *why)
 {
+    gms_nccl_handle handle = NULL;
     pthread_mutex_lock(&c->lock);
     if (c->state != GMS_COMMUNICATOR_ABORTED && c->state != GMS_COMMUNICATOR_EMPTY) {
         c->state = GMS_COMMUNICATOR_ABORTED;
         snprintf(c->why, sizeof c->why, "aborted: %s", why);
-        if (c->handle != NULL)
-            (void)c->options.api->abort(c->handle); /* whatever it answers, the handle is gone */
+        handle = c->handle;
         c->handle = NULL;
+        c->aborting = handle != NULL;
     }
+    pthread_mutex_unlock(&c->lock);
+    if (handle == NULL)
+        return;
+    /* It may last as long as a kernel that stands in front of a collective: nobody who looks may wait for that. Whoever
+     * calls NCCL does so under the lock, so nobody is in a call on this handle, and nobody finds it any more. */
+    (void)c->options.api->abort(handle); /* whatever it answers, the handle is gone */
+    pthread_mutex_lock(&c->lock);
+    c->aborting = false;
+    pthread_cond_broadcast(&c->abort_ended); /* under the lock: close frees both */
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -179,6 +198,7 @@ gms_status gms_communicator_init(struct gms_communicator *c, const struct gms_co
 {
     memset(c, 0, sizeof *c);
     pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->abort_ended, NULL);
     c->options = *options;
     gms_status status = make_own(c, ret_error);
     if (status == GMS_OK)
@@ -224,11 +244,16 @@ void gms_communicator_close(struct gms_communicator *c)
     const bool healthy = c->state == GMS_COMMUNICATOR_USABLE || c->state == GMS_COMMUNICATOR_SUSPENDED;
     pthread_mutex_unlock(&c->lock);
     gms_communicator_abort(c, "closed");
+    pthread_mutex_lock(&c->lock);
+    while (c->aborting) /* another thread's */
+        pthread_cond_wait(&c->abort_ended, &c->lock);
+    pthread_mutex_unlock(&c->lock);
     /* After a failure something may hang on the device for good, and freeing would wait for it. */
     if (healthy || c->verifications == 0)
         free_own(c);
     else
         leave_behind(c->numbers);
+    pthread_cond_destroy(&c->abort_ended);
     pthread_mutex_destroy(&c->lock);
     memset(c, 0, sizeof *c);
 }
@@ -293,9 +318,7 @@ gms_status gms_communicator_submit(struct gms_communicator *c, const struct gms_
 gms_status gms_communicator_wait(struct gms_communicator *c, void *stream, uint64_t deadline_ns,
                                  struct gms_error *ret_error)
 {
-    pthread_mutex_lock(&c->lock);
-    gms_status status = c->state == GMS_COMMUNICATOR_USABLE ? GMS_OK : fail_aborted(c, ret_error);
-    pthread_mutex_unlock(&c->lock);
+    gms_status status = usable(c, ret_error);
     if (status == GMS_OK)
         status = gms_vmm_cuda_mark_record(c->stream_mark, stream, ret_error);
     if (status == GMS_OK)
@@ -333,6 +356,9 @@ static gms_status check_sum(const struct gms_communicator *c, struct gms_error *
 gms_status gms_communicator_verify(struct gms_communicator *c, uint64_t deadline_ns, struct gms_error *ret_error)
 {
     struct gms_error error = {.rank = -1};
+    gms_status status = usable(c, ret_error);
+    if (status != GMS_OK)
+        return status; /* a suspended one stays what it is, and its numbers in step with the others' */
     c->verifications++;
     for (uint32_t i = 0; i < NUMBERS; i++) {
         c->numbers[i] = number_of(c->verifications, c->options.rank, i);
@@ -345,7 +371,7 @@ gms_status gms_communicator_verify(struct gms_communicator *c, uint64_t deadline
                                              .type = GMS_NCCL_UINT64,
                                              .argument = GMS_NCCL_SUM,
                                              .stream = c->stream};
-    gms_status status = gms_communicator_submit(c, &call, &error);
+    status = gms_communicator_submit(c, &call, &error);
     if (status == GMS_OK)
         status = gms_vmm_cuda_mark_record(c->mark, c->stream, &error);
     if (status == GMS_OK)

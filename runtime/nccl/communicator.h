@@ -40,7 +40,9 @@ struct gms_communicator_options {
 
 struct gms_communicator {
     struct gms_communicator_options options;
-    pthread_mutex_t lock; /* over handle and state: a call of NCCL is made under it, a wait is not */
+    pthread_mutex_t lock; /* over handle, state, why, aborting: calls of NCCL are made under it, waits and abort not */
+    pthread_cond_t abort_ended;
+    bool aborting; /* a thread is in NCCL's abort, with what was the handle */
     gms_nccl_handle handle;
     enum gms_communicator_state state;
     char why[GMS_ERROR_TEXT_BYTES + 16]; /* it was aborted */
@@ -55,9 +57,9 @@ struct gms_communicator {
 gms_status gms_communicator_init(struct gms_communicator *ret_communicator,
                                  const struct gms_communicator_options *options, const struct gms_nccl_id *id,
                                  uint64_t deadline_ns, struct gms_error *ret_error);
-/* Aborts and frees. A zeroed one is allowed. */
+/* Aborts, waits for another thread's abort that has begun, and frees. A zeroed one is allowed. */
 void gms_communicator_close(struct gms_communicator *communicator);
-/* `why` is kept, from the first call. */
+/* `why` is kept, from the first call, which returns when NCCL's abort has ended; every other call does at once. */
 void gms_communicator_abort(struct gms_communicator *communicator, const char *why);
 /* OK, or REFUSED with why not. SYSTEM: NCCL has noticed an error; aborted now. */
 gms_status gms_communicator_check(struct gms_communicator *communicator, struct gms_error *ret_error);
@@ -79,7 +81,8 @@ gms_status gms_communicator_submit(struct gms_communicator *communicator, const 
 /* Until the device has come past what was submitted to `stream`. TIMEOUT leaves all as it is. */
 gms_status gms_communicator_wait(struct gms_communicator *communicator, void *stream, uint64_t deadline_ns,
                                  struct gms_error *ret_error);
-/* One all-reduce whose sum is known. Any failure aborts. */
+/* One all-reduce whose sum is known. REFUSED where it is not usable, which changes nothing; any other failure aborts.
+ */
 gms_status gms_communicator_verify(struct gms_communicator *communicator, uint64_t deadline_ns,
                                    struct gms_error *ret_error);
 gms_status gms_communicator_suspend(struct gms_communicator *communicator, struct gms_error *ret_error);

@@ -187,10 +187,10 @@ gms_nccl_result ncclCommInitRankConfig(gms_nccl_handle *ret_handle, int ranks, s
 gms_nccl_result ncclCommAbort(gms_nccl_handle comm)
 {
     must_live(comm);
-    fake.aborts++;
     fake.handles--;
     atomic_store(&comm->dead, true);
-    while (atomic_load(&comm->threads) > 0)
+    __atomic_add_fetch(&fake.aborts, 1, __ATOMIC_SEQ_CST);
+    while (atomic_load(&comm->threads) > 0 || __atomic_load_n(&fake.abort, __ATOMIC_SEQ_CST) == FAKE_NCCL_HANGS)
         sched_yield();
     munmap(comm->meeting, sizeof *comm->meeting);
     return GMS_NCCL_SUCCESS;
@@ -302,7 +302,7 @@ static gms_nccl_result submit(struct work like, const void *send)
         return fails(GMS_NCCL_INVALID_ARGUMENT, "too much, or suspended");
     if (fake.collective == FAKE_NCCL_REFUSES)
         return fails(GMS_NCCL_INTERNAL_ERROR, "no proxy");
-    fake.collectives++;
+    __atomic_add_fetch(&fake.collectives, 1, __ATOMIC_SEQ_CST);
     struct work *work = malloc(sizeof *work);
     *work = like;
     work->behaviour = fake.collective;

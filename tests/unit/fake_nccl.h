@@ -24,7 +24,8 @@ enum fake_nccl_behaviour {
 struct fake_nccl {
     /* How the next calls go, until it is said otherwise. */
     enum fake_nccl_behaviour init, collective, resume;
-    uint64_t inits, aborts, collectives, suspends, handles; /* handles: alive */
+    enum fake_nccl_behaviour abort; /* HANGS: until it is said otherwise, as behind a kernel; from any thread, atomic */
+    uint64_t inits, aborts, collectives, suspends, handles; /* aborts, collectives: begun, atomic; handles: alive */
 };
 
 /* fake_nccl_find.c. NULL: the library at `path` (NULL: libnccl.so.2) is not this one. */

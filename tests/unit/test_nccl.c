@@ -2,6 +2,8 @@
  * A communicator whose waits end: on a NCCL and a driver made of host memory, one rank of one or of two. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -289,6 +291,112 @@ static void test_abort_from_another_thread(void **state)
     assert_int_equal(fake->aborts, 20);
 }
 
+/* ------------------------------------------------------------------------------ an abort that is held up -------- */
+
+enum { HELD_UP_MS = 5000, NOT_YET_MS = 50 };
+
+struct held_up {
+    struct gms_communicator c;
+    void *stream;
+    gms_status waited, waited_again, checked, verified, submitted;
+    struct gms_error error;
+    _Atomic bool looked, aborted, closed;
+};
+static _Atomic unsigned asked; /* whether to go on waiting */
+
+static gms_status go_on(void *context, struct gms_error *ret_error)
+{
+    (void)context;
+    (void)ret_error;
+    atomic_fetch_add(&asked, 1);
+    return GMS_OK;
+}
+
+static void *abort_held_up(void *context)
+{
+    struct held_up *test = context;
+    gms_communicator_abort(&test->c, "held up");
+    atomic_store(&test->aborted, true);
+    return NULL;
+}
+
+/* The engine's thread: in a wait when the abort comes, then in every other call. */
+static void *look(void *context)
+{
+    struct held_up *test = context;
+    float numbers[4] = {0};
+    const struct gms_collective_call call = all_reduce(numbers, numbers, test->stream);
+    test->waited = gms_communicator_wait(&test->c, test->stream, in_ms(LATE_MS), &test->error);
+    test->waited_again = gms_communicator_wait(&test->c, test->stream, in_ms(NOT_YET_MS), NULL);
+    test->checked = gms_communicator_check(&test->c, NULL);
+    test->verified = gms_communicator_verify(&test->c, in_ms(NOT_YET_MS), NULL);
+    test->submitted = gms_communicator_submit(&test->c, &call, NULL);
+    gms_communicator_abort(&test->c, "the second"); /* does not wait for the first */
+    atomic_store(&test->looked, true);
+    return NULL;
+}
+
+static void *close_it(void *context)
+{
+    struct held_up *test = context;
+    gms_communicator_close(&test->c);
+    atomic_store(&test->closed, true);
+    return NULL;
+}
+
+static bool comes_true(const _Atomic bool *flag, uint64_t ms)
+{
+    const uint64_t deadline_ns = in_ms(ms);
+    while (!atomic_load(flag) && gms_clock_ns() < deadline_ns)
+        (void)poll(NULL, 0, 1);
+    return atomic_load(flag);
+}
+
+/* NCCL's abort waits for a kernel that stands in front of a collective. Nobody else does, but close. */
+static void test_abort_that_is_held_up(void **state)
+{
+    static struct held_up test;
+    pthread_t looking, aborting, closing;
+    (void)state;
+    memset(&test, 0, sizeof test);
+    if (make_of(&test.c, 1, LATE_MS, go_on) != GMS_OK)
+        fail_msg("%s", error.text);
+    assert_int_equal(gms_vmm_cuda_stream_create(&test.stream, &error), GMS_OK);
+    fake_cuda_get()->hold(test.stream, true); /* the kernel */
+    __atomic_store_n(&fake->abort, FAKE_NCCL_HANGS, __ATOMIC_SEQ_CST);
+    atomic_store(&asked, 0);
+    assert_int_equal(pthread_create(&looking, NULL, look, &test), 0);
+    const uint64_t deadline_ns = in_ms(HELD_UP_MS);
+    while (atomic_load(&asked) == 0 && gms_clock_ns() < deadline_ns)
+        (void)poll(NULL, 0, 1);
+    const bool in_the_wait = atomic_load(&asked) > 0;
+    assert_int_equal(pthread_create(&aborting, NULL, abort_held_up, &test), 0);
+    while (__atomic_load_n(&fake->aborts, __ATOMIC_SEQ_CST) == 0 && gms_clock_ns() < deadline_ns)
+        (void)poll(NULL, 0, 1);
+    const bool looked = comes_true(&test.looked, HELD_UP_MS);
+    const bool aborted_early = atomic_load(&test.aborted);
+    assert_int_equal(pthread_create(&closing, NULL, close_it, &test), 0);
+    const bool closed_early = comes_true(&test.closed, NOT_YET_MS);
+    /* Let go before anything is said, so that a failure ends the threads too. */
+    __atomic_store_n(&fake->abort, FAKE_NCCL_WELL, __ATOMIC_SEQ_CST);
+    assert_int_equal(pthread_join(aborting, NULL), 0);
+    assert_int_equal(pthread_join(looking, NULL), 0);
+    assert_int_equal(pthread_join(closing, NULL), 0);
+    fake_cuda_get()->hold(test.stream, false);
+    gms_vmm_cuda_stream_destroy(test.stream);
+    assert_true(in_the_wait);
+    assert_true(looked); /* while the abort was held up */
+    assert_false(aborted_early);
+    assert_false(closed_early);
+    assert_int_equal(test.waited, GMS_E_REFUSED);
+    assert_non_null(strstr(test.error.text, "aborted: held up"));
+    assert_int_equal(test.waited_again, GMS_E_REFUSED);
+    assert_int_equal(test.checked, GMS_E_REFUSED);
+    assert_int_equal(test.verified, GMS_E_REFUSED);
+    assert_int_equal(test.submitted, GMS_E_REFUSED);
+    assert_int_equal(fake->aborts, 1);
+}
+
 static void test_suspend_is_not_there(void **state)
 {
     struct gms_communicator c;
@@ -334,6 +442,7 @@ int main(void)
         TEST(test_collectives_and_wait),
         TEST(test_wait_on_a_collective_that_hangs),
         TEST(test_abort_from_another_thread),
+        TEST(test_abort_that_is_held_up),
         TEST(test_suspend_is_not_there),
     };
 #undef TEST

@@ -90,6 +90,9 @@ static void test_new(void **state)
         assert_int_equal(gms_communicator_suspend(&c, &error), GMS_E_REFUSED);
         assert_text("suspended");
         assert_int_equal(gms_communicator_wait(&c, NULL, UINT64_MAX, &error), GMS_E_REFUSED);
+        assert_int_equal(gms_communicator_verify(&c, UINT64_MAX, &error), GMS_E_REFUSED); /* and goes on, see below */
+        assert_text("suspended; resume it first");
+        assert_int_equal(gms_communicator_check(&c, &error), GMS_OK);
         fake->resume = (enum fake_nccl_behaviour)kind;
         fake->collective =
             kind == FAKE_NCCL_LIES || kind == FAKE_NCCL_FAILS ? (enum fake_nccl_behaviour)kind : FAKE_NCCL_WELL;
