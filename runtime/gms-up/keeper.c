@@ -84,11 +84,12 @@ void gms_up_keeper_reaped(struct gms_up_keeper *keeper, pid_t pid, int wait_stat
 }
 
 /* Asked, not signalled: a second SIGTERM would end it whatever it holds, and somebody else may have sent the first. */
-void gms_up_keeper_let_go(struct gms_up_keeper *keeper, bool force)
+bool gms_up_keeper_let_go(struct gms_up_keeper *keeper, bool force)
 {
     struct gms_message stop = {.type = GMS_MESSAGE_SHUTDOWN, .request_id = 1, .plain.incarnation = force};
-    if ((keeper->pid != 0 || force) && keeper->watch.state == GMS_WATCH_UP)
-        (void)gms_channel_send(keeper->watch.fd, &stop, NULL); /* refused by one that holds something */
+    if ((keeper->pid == 0 && !force) || keeper->watch.state != GMS_WATCH_UP)
+        return false;
+    return gms_channel_send(keeper->watch.fd, &stop, NULL) == GMS_OK; /* refused by one that holds something */
 }
 
 void gms_up_keeper_close(struct gms_up_keeper *keeper)

@@ -28,8 +28,8 @@ bool gms_up_keeper_step(struct gms_up_keeper *keeper, uint64_t now_ns);
 uint64_t gms_up_keeper_deadline(const struct gms_up_keeper *keeper);
 /* A child of ours ended. */
 void gms_up_keeper_reaped(struct gms_up_keeper *keeper, pid_t pid, int wait_status);
-/* Planned stop: ours may end if it holds nothing; with `force` whoever it is, whatever it holds. */
-void gms_up_keeper_let_go(struct gms_up_keeper *keeper, bool force);
+/* Planned stop: ours may end if it holds nothing; with `force` whoever it is, whatever it holds. True: it was asked. */
+bool gms_up_keeper_let_go(struct gms_up_keeper *keeper, bool force);
 void gms_up_keeper_close(struct gms_up_keeper *keeper);
 
 #endif

@@ -420,7 +420,7 @@ static void wind_up(struct program *program)
     }
     if (program->exit_code == GMS_UP_PLANNED) { /* with the engines gone as well nobody needs their memory */
         gms_up_keepers_stop(&program->keepers, program->ending_engines, gms_clock_ns() + launcher_grace_ns);
-        gms_up_keeper_let_go(&program->keeper, program->ending_engines);
+        (void)gms_up_keeper_let_go(&program->keeper, program->ending_engines);
     }
     gms_up_engines_close(&program->engines);
     gms_watch_close(&program->coordinator);

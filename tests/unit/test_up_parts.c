@@ -12,6 +12,7 @@
 #include "gms-up/engines.h"
 #include "gms-up/job.h"
 #include "gms-up/keepers.h"
+#include "gms-up/node.h"
 #include "gms-up/watch.h"
 #include "wire/channel.h"
 
@@ -361,6 +362,109 @@ static void test_keepers_not_started(void **state)
     gms_up_keepers_close(&keepers);
 }
 
+/* ------------------------------------------------------------------------------------- a keeper on a host ----- */
+
+static pid_t node;
+static int node_pidfd = -1, node_words = -1;
+
+/* `gms-up keeper` as a child of ours; what it logs comes by node_words. */
+static void start_node(const char *keeper)
+{
+    int words_of_it[2];
+    assert_int_equal(pipe2(words_of_it, O_CLOEXEC), 0);
+    node = fork();
+    assert_true(node >= 0);
+    if (node == 0) {
+        char *argv[] = {"keeper", "--run-dir", run_dir, "--gms-keeper", (char *)(uintptr_t)keeper, NULL};
+        dup2(words_of_it[1], STDERR_FILENO);
+        _exit(gms_up_node(5, argv));
+    }
+    gms_fd_close(&words_of_it[1]);
+    node_words = words_of_it[0];
+    assert_ok(gms_pidfd_open(node, &node_pidfd, &error));
+}
+
+/* Waits until it has logged `text`. False: it has ended, or nothing came. */
+static bool node_says(const char *text)
+{
+    static char said[8192];
+    size_t length = 0;
+    for (;;) {
+        struct pollfd ready = {.fd = node_words, .events = POLLIN};
+        if (poll(&ready, 1, UNIT_PATIENCE_MS) != 1 || length == sizeof said - 1)
+            return false;
+        ssize_t got = read(node_words, said + length, sizeof said - 1 - length);
+        if (got <= 0)
+            return false;
+        length += (size_t)got;
+        said[length] = '\0';
+        if (strstr(said, text) != NULL)
+            return true;
+    }
+}
+
+/* Its exit status. */
+static int node_ends(void)
+{
+    int status = -1;
+    struct pollfd ended = {.fd = node_pidfd, .events = POLLIN};
+    if (poll(&ended, 1, UNIT_PATIENCE_MS) != 1)
+        gms_pidfd_signal(node_pidfd, SIGKILL);
+    waitpid(node, &status, 0);
+    gms_fd_close(&node_pidfd);
+    gms_fd_close(&node_words);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* A keeper that does not listen yet has not ended: what jobs have on this host stays. */
+static void test_node_waits_for_a_keeper(void **state)
+{
+    static const char text[] =
+        "#!/bin/sh\necho $$ >\"$TOLD.new\"\nmv \"$TOLD.new\" \"$TOLD\"\nexec sleep 30 >/dev/null 2>&1\n";
+    char keeper[256], scratch[GMS_UP_SCRATCH_BYTES];
+    int pid = 0, pidfd = -1;
+    snprintf(keeper, sizeof keeper, "%s/keeper", (char *)*state);
+    snprintf(scratch, sizeof scratch, "%s7", job.prefix);
+    assert_int_equal(mkdir(scratch, 0700), 0);
+    int fd = open(keeper, O_WRONLY | O_CREAT | O_CLOEXEC, 0700);
+    assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
+    gms_fd_close(&fd);
+    start_node(keeper);
+    uint64_t deadline_ns = gms_clock_ns() + UNIT_PATIENCE_MS * GMS_NS_PER_MS;
+    while (!exists(told) && gms_clock_ns() < deadline_ns)
+        poll(NULL, 0, 2);
+    FILE *stream = fopen(told, "re");
+    assert_non_null(stream);
+    assert_int_equal(fscanf(stream, "%d", &pid), 1);
+    fclose(stream);
+    assert_true(pid > 1);
+    assert_ok(gms_pidfd_open(pid, &pidfd, &error));
+    gms_pidfd_signal(node_pidfd, SIGTERM);
+    bool goes_on = node_says("going on until told again");
+    gms_pidfd_signal(node_pidfd, SIGHUP); /* its launcher is gone */
+    int code = node_ends();
+    gms_pidfd_signal(pidfd, SIGKILL);
+    gms_fd_close(&pidfd);
+    assert_true(goes_on);
+    assert_int_equal(code, 75);
+    assert_true(exists(scratch));
+}
+
+/* Where there is none it ends at once, and nothing of the run stays on this host. */
+static void test_node_without_a_keeper(void **state)
+{
+    char scratch[GMS_UP_SCRATCH_BYTES];
+    (void)state;
+    snprintf(scratch, sizeof scratch, "%s7", job.prefix);
+    assert_int_equal(mkdir(scratch, 0700), 0);
+    start_node("/nowhere/gms-keeper");
+    bool tried = node_says("started one");
+    gms_pidfd_signal(node_pidfd, SIGTERM);
+    assert_int_equal(node_ends(), 0);
+    assert_true(tried);
+    assert_false(exists(scratch));
+}
+
 /* -------------------------------------------------------------------------------------------------- watch ----- */
 
 static int listen_as(const char *name)
@@ -490,6 +594,8 @@ int main(void)
         TEST(test_adopted_engine_is_not_late_unheard),
         TEST(test_engine_not_started),
         TEST(test_keepers_not_started),
+        TEST(test_node_waits_for_a_keeper),
+        TEST(test_node_without_a_keeper),
         TEST(test_leftovers),
         TEST(test_watch_a_keeper),
         TEST(test_watch_a_coordinator),
