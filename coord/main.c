@@ -459,20 +459,26 @@ static void close_rank(struct start *start)
     free(start->doors);
 }
 
-static void give_up_on_finalize(int number)
+static volatile sig_atomic_t exit_code_at_last;
+
+static void give_up_on_ending(int number)
 {
     (void)number;
-    _exit(GMS_EXIT_PLANNED);
+    _exit(exit_code_at_last);
 }
 
-/* All ranks have agreed to stop and nothing is left to lose; a launcher that is ending too may never answer. */
-static void finalize_bounded(struct gms_round *round)
+/* Nothing is left to lose. A launcher that is ending too may never answer; nor may a worker, which asks a driver or the
+ * kernel about somebody in trouble. */
+static void end_bounded(struct start *start, int code)
 {
-    struct sigaction action = {.sa_handler = give_up_on_finalize};
+    struct sigaction action = {.sa_handler = give_up_on_ending};
+    exit_code_at_last = code;
     sigaction(SIGALRM, &action, NULL);
     alarm(FINALIZE_SECONDS);
-    gms_round_close(round);
+    gms_round_close(start->round);
     MPI_Finalize();
+    alarm(FINALIZE_SECONDS);
+    close_rank(start);
     alarm(0);
 }
 
@@ -543,8 +549,7 @@ int main(int argc, char **argv)
         if (status == GMS_E_PEER_LOST || status == GMS_E_ROUND_TIMEOUT)
             _exit(code); /* MPI_Finalize would wait for the lost one */
     }
-    finalize_bounded(start.round);
-    close_rank(&start);
+    end_bounded(&start, code);
     if (status != GMS_OK)
         poll(NULL, 0, LAST_WORDS_MS); /* launchers drop what ranks said last when they abort a job */
     return code;

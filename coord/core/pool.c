@@ -77,6 +77,15 @@ static void text_asked(struct gms_text *text, const struct gms_core *core, uint3
     gms_text_name(text, core->engines[engine].pending.proposal.pool, GMS_NAME_BYTES);
 }
 
+/* A new pool, or one that is made anew: a kv pool as far as all ranks can spare it. */
+static gms_status start_create(struct gms_core *core, uint32_t engine, const struct gms_ballot_proposal *merged,
+                               struct gms_core_operation *operation, struct gms_outcome *outcome)
+{
+    operation->create = true;
+    return merged->fields[FIELD_KIND].least == GMS_POOL_KV ? gms_core_budget_allows(core, engine, merged, outcome)
+                                                           : GMS_OK;
+}
+
 static gms_status start_allocate(struct gms_core *core, uint32_t engine, const struct gms_ballot_proposal *merged,
                                  struct gms_core_operation *operation, struct gms_outcome *outcome)
 {
@@ -84,11 +93,8 @@ static gms_status start_allocate(struct gms_core *core, uint32_t engine, const s
 
     if (operation->pool == GMS_CORE_NO_POOL) {
         operation->pool = find_free(core);
-        operation->create = true;
         if (operation->pool != GMS_CORE_NO_POOL)
-            return merged->fields[FIELD_KIND].least == GMS_POOL_KV
-                       ? gms_core_budget_allows(core, engine, merged, outcome)
-                       : GMS_OK;
+            return start_create(core, engine, merged, operation, outcome);
         struct gms_text text = gms_core_refusal(outcome, engine, GMS_E_NO_CAPACITY);
         gms_text_count(&text, "the group has ", GMS_CORE_MAX_POOLS);
         gms_text_add(&text, " pools, which is the limit; release one");
@@ -101,8 +107,8 @@ static gms_status start_allocate(struct gms_core *core, uint32_t engine, const s
     if (pool->state == GMS_POOL_UNPUBLISHED && !creator_lives(core, pool->creator)) {
         if (pool->shared_mask)
             return GMS_E_NOT_DONE;
-        operation->create = true; /* whatever the dead left in it is void, its shape too */
-        return GMS_OK;
+        /* Whatever the dead left in it is void, its shape too. */
+        return start_create(core, engine, merged, operation, outcome);
     }
     for (uint32_t i = FIELD_KIND; i < POOL_FIELDS; i++) {
         if (pool->fields[i] == merged->fields[i].least)

@@ -460,7 +460,8 @@ struct gms_tail {
     struct gms_tail_entry entries[GMS_TAIL_ENTRIES];
 };
 
-/* Walks the tails that the predecessor left in `pool`, the same on every rank. Start with *cursor = 0; NOT_FOUND ends
+/* Walks the tails that the predecessor left in `pool`: before gms_serve the same on every rank. Later a slot that has
+ * come back from quarantine is passed over, on each rank from its own moment on. Start with *cursor = 0; NOT_FOUND ends
  * the walk. REFUSED before gms_adopt. */
 GMS_API gms_status gms_tail_next(gms_pool *pool, uint32_t *cursor, struct gms_tail *ret_tail);
 
@@ -472,7 +473,8 @@ typedef int (*gms_tail_copier)(void *context, void *to, const void *from, uint64
 /*
  * Copies the first entries[entry].token_count positions of `tail` into `slot`, which this engine has leased at
  * `generation`. The source stays as it is. `copier` NULL: by the CPU, done on return, and noted as this lease's
- * progress. Else the engine's own copier; the engine notes the positions with its next step. The slot is an ordinary
+ * progress. Else the engine's own copier; the engine notes the positions with its next step, and does not lease the
+ * source, should it have come back, before a copy that was only submitted is complete. The slot is an ordinary
  * leased slot afterwards. Every rank has to salvage the same. Errors, after which the contents of `slot` are undefined
  * and nothing is noted: REFUSED (not adopted yet, or `slot` is not leased by this engine), STALE (the source has been
  * leased again, before or during the copy), NOT_FOUND (no such tail: not the predecessor's, not agreed, or damaged),

@@ -105,7 +105,10 @@ gms_status gms_slot_acquire(gms_pool *pool, uint32_t slot, uint64_t *ret_generat
         return status;
     if (pool->description.kind != GMS_POOL_KV)
         return GMS_E_INVALID;
-    return gms_directory_acquire(&pool->directory, slot, ret_generation);
+    const gms_status acquired = gms_directory_acquire(&pool->directory, slot, ret_generation);
+    atomic_thread_fence(memory_order_release); /* whoever reads what is written there from now on, and then looks at the
+                                                * word, sees that it was leased (gms_tail_salvage) */
+    return acquired;
 }
 
 gms_status gms_slot_release(gms_pool *pool, uint32_t slot, uint64_t generation, gms_token token)

@@ -249,6 +249,8 @@ gms_status gms_tail_salvage(gms_pool *pool, const struct gms_tail *tail, uint32_
     if (failed != 0)
         return gms_fail(ret_error, GMS_E_SYSTEM, "kv pool %s: the copier failed with %d", pool->description.name,
                         failed);
+    atomic_thread_fence(
+        memory_order_acquire); /* what was copied was read before the word is; gms_slot_acquire has its pair */
     if (!untouched(pool, tail))
         return gms_fail(ret_error, GMS_E_STALE,
                         "kv pool %s: slot %" PRIu32 " was leased again while it was being copied",
