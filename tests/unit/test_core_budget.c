@@ -149,6 +149,31 @@ static void test_a_pool_that_is_too_large(void **state)
     cluster_free(c);
 }
 
+/* Weights whose creator died before it published them are void, and a kv pool may take their name: within the budget.
+ */
+static void test_in_the_place_of_void_weights(void **state)
+{
+    struct cluster *c = new_cluster(2);
+    struct gms_proposal weights = cluster_allocate(1, 1, "w", GMS_POOL_WEIGHTS, 0, 0), kv;
+    struct gms_outcome outcome;
+
+    (void)state;
+    join(c, 0, 11);
+    join(c, 1, 12);
+    assert_int_equal(everywhere(c, 0, &weights).status, GMS_OK);
+    cluster_fact(c, 0, 0, 1, GMS_FACT_GONE);
+    cluster_settle(c);
+    kv = cluster_allocate(2, 1, "w", GMS_POOL_KV, 100, 4096);
+    outcome = everywhere_with(c, 1, kv, GMS_ALLOCATE_FIELD_BUDGET, (uint64_t[]){409599, 409600});
+    assert_int_equal(outcome.status, GMS_E_NO_CAPACITY);
+    assert_int_equal(outcome.rank, 0);
+    kv = cluster_allocate(2, 2, "w", GMS_POOL_KV, 100, 4096);
+    outcome = everywhere_with(c, 1, kv, GMS_ALLOCATE_FIELD_BUDGET, (uint64_t[]){409600, 409600});
+    assert_int_equal(outcome.status, GMS_OK);
+    assert_agreed(c);
+    cluster_free(c);
+}
+
 static void test_nobody_knows(void **state)
 {
     struct cluster *c = new_cluster(2);
@@ -205,6 +230,7 @@ int main(void)
         cmocka_unit_test(test_one_rank),
         cmocka_unit_test(test_the_least_is_agreed_and_stands),
         cmocka_unit_test(test_a_pool_that_is_too_large),
+        cmocka_unit_test(test_in_the_place_of_void_weights),
         cmocka_unit_test(test_nobody_knows),
         cmocka_unit_test(test_it_is_in_the_snapshot),
     };
