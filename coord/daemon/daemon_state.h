@@ -79,8 +79,8 @@ struct gms_daemon {
     struct event *standby_deadline;           /* of engines that wait for a shadow before they count as parked */
     uint64_t waiting_parked[GMS_MAX_ENGINES]; /* their incarnations; 0: none */
     struct {
-        uint64_t launch; /* the last start of the engine whose ranks' environments differed */
-        char text[256];  /* in what */
+        uint64_t launch;            /* the last start of the engine whose ranks' environments differed */
+        char text[256];             /* in what */
     } comparisons[GMS_MAX_ENGINES]; /* one round may refuse several */
 };
 
