@@ -221,8 +221,6 @@ static void answered(struct gms_job *job)
         /* A pool that was made while NVML was being asked may be in that number or not: then it is not known. */
         if (gms_pools_used_bytes(calibration->daemon->pools) == parked->pools_before_bytes)
             parked->used_before_bytes = it->footprint.device_used_bytes;
-    } else if (parked->awake) {
-        /* promoted meanwhile: what it has now is not what a shadow keeps */
     } else {
         note_parked(calibration, it, parked);
     }
