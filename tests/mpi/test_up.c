@@ -96,15 +96,28 @@ static bool a_shadow_is_parked(void *context)
 
 /* --------------------------------------------------------------------------------------------- processes ----- */
 
-static struct drill_process *start_up(const char *name)
+/* `started_by`: --launcher; NULL: gms-up's own choice. */
+static struct drill_process *start_up_with(const char *name, const char *started_by)
 {
     char path[512];
-    const char *words[] = {program("gms-up", path), "--config", cluster.config, "--settled", "100ms", NULL};
+    const char *words[] = {program("gms-up", path),
+                           "--config",
+                           cluster.config,
+                           "--settled",
+                           "100ms",
+                           started_by != NULL ? "--launcher" : NULL,
+                           started_by,
+                           NULL};
     struct drill_process *process = NULL;
     struct gms_error error;
     if (drill_process_start(&processes, name, cluster.log, words, -1, SIGTERM, &process, &error) != GMS_OK)
         fail_msg("%s", error.text);
     return process;
+}
+
+static struct drill_process *start_up(const char *name)
+{
+    return start_up_with(name, NULL);
 }
 
 static struct drill_process *up(void)
@@ -550,6 +563,42 @@ static void test_a_start_that_fails(void **state)
     await_whole(world);
 }
 
+static bool was_adopted(void *context)
+{
+    (void)context;
+    return cluster_log_has(&cluster, "going on with them");
+}
+
+static bool was_not_started_twice(void *context)
+{
+    (void)context;
+    return cluster_log_count(&cluster, "the coordinators were not started") >= 2;
+}
+
+/* A launcher that cannot be run for a while, after the job lived: gms-up tries until it can. */
+static void test_a_launcher_that_is_away(void **state)
+{
+    static const char text[] = "#!/bin/sh\nexec mpirun --oversubscribe \"$@\"\n";
+    char path[160], made[176];
+    (void)state;
+    int64_t world = await_whole(0);
+    snprintf(path, sizeof path, "%s/launcher", cluster.directory);
+    snprintf(made, sizeof made, "%s.new", path);
+    up()->asked_to_end = true;
+    gms_pidfd_signal(up()->pidfd, SIGKILL);
+    assert_true(drill_process_wait(up(), gms_clock_ns() + HARNESS_DEADLINE_MS * GMS_NS_PER_MS));
+    struct drill_process *next = start_up_with("gms-up", path);
+    assert_true(eventually(was_adopted, NULL, HARNESS_DEADLINE_MS));
+    signal_one((pid_t)cluster_number(&cluster, 1, "pid"), SIGKILL);
+    assert_true(eventually(was_not_started_twice, NULL, HARNESS_DEADLINE_MS));
+    assert_false(gms_pidfd_ended(next->pidfd));
+    int fd = open(made, O_WRONLY | O_CREAT | O_CLOEXEC, 0700);
+    assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
+    gms_fd_close(&fd);
+    assert_int_equal(rename(made, path), 0);
+    await_whole(world);
+}
+
 /* V17: a coordinator that stood still for longer than anybody waits, and then goes on: it acts on nothing that it had
  * concluded before. */
 static void test_a_stopped_coordinator(void **state)
@@ -646,6 +695,7 @@ int main(void)
         TEST(test_kill_gms_up),
         TEST(test_kill_gms_up_and_all),
         TEST(test_a_start_that_fails),
+        TEST(test_a_launcher_that_is_away),
         TEST(test_a_stopped_coordinator),
         TEST(test_all_coordinators_stopped),
         TEST(test_term_twice),
