@@ -27,7 +27,12 @@ jobs=
 finish() {
     code=$?
     for job in $jobs; do
-        kill -KILL "$job" 2>/dev/null || true # mpirun: its ranks end with it; gms-keeper: with its file descriptors
+        kill -TERM "$job" 2>/dev/null || true # mpirun ends its ranks; killed, it would leave engines behind
+    done
+    end=$(($(date +%s) + 5))
+    for job in $jobs; do
+        while kill -0 "$job" 2>/dev/null && [ "$(date +%s)" -lt "$end" ]; do sleep 0.1; done
+        kill -KILL "$job" 2>/dev/null || true # a keeper that holds memory does not end by being asked
     done
     wait
     if [ "$code" != 0 ]; then
@@ -93,6 +98,15 @@ echo "== the keeper is killed: the next one is given everything, sessions of liv
 held() {
     gms-keeper --run-dir "$run" --status 2>/dev/null | sed -n 's/.*"keeper":"[0-9a-f]*","held":\([0-9]*\).*/\1/p'
 }
+# What the dead engine had is given up when its pages have come back; a number from before that would not be met again.
+settled() {
+    for rank in 0 1; do
+        gms-ctl --run-dir "$run" --rank "$rank" status --json >"$work/asked.log" 2>&1 || return 1
+        grep -q '"reclaim":{"state":"resting"' "$work/asked.log" || return 1
+        ! grep -q '"state":"pending"' "$work/asked.log" || return 1
+    done
+}
+until settled; do in_time "the dead engine's pages"; done
 before=$(held)
 [ -n "$before" ] || fail "the keeper does not say what it holds"
 kill -KILL "$keeper"
