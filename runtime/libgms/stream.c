@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "vmm/cuda.h"
+#include "vmm/cuda_stream.h"
 
 gms_status gms_step_submitted(gms_session *session, gms_token token, void *stream, struct gms_error *ret_error)
 {

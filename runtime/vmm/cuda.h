@@ -44,16 +44,6 @@ gms_status gms_vmm_cuda_free_bytes(uint64_t *ret_free, uint64_t *ret_total, stru
 /* Is the address open, as the driver says? NONE also where nothing is mapped. */
 gms_status gms_vmm_cuda_access(const void *address, enum gms_vmm_access *ret_access, struct gms_error *ret_error);
 
-/*
- * A mark in a stream of work: recorded behind what was submitted so far, passed when the device has come to it.
- * `stream` is the driver's (CUstream), NULL the default one. passed: OK, NOT_DONE, or STICKY. One thread at a time for
- * each mark.
- */
-gms_status gms_vmm_cuda_mark_create(void **ret_mark, struct gms_error *ret_error);
-gms_status gms_vmm_cuda_mark_record(void *mark, void *stream, struct gms_error *ret_error);
-gms_status gms_vmm_cuda_mark_passed(void *mark, struct gms_error *ret_error);
-void gms_vmm_cuda_mark_destroy(void *mark);
-
 /* Driver calls that this process has made through this library. */
 uint64_t gms_vmm_cuda_calls(void);
 

@@ -4,8 +4,6 @@
 #include "vmm/cuda.h"
 #include "vmm/cuda_device.h"
 
-/* ----------------------------------------------------------------------------------------------- contents ------ */
-
 gms_status gms_cuda_sync(struct gms_error *ret_error)
 {
     gms_status status = gms_cuda_enter_unlocked(ret_error);
@@ -51,50 +49,4 @@ gms_status gms_cuda_write(void *to, const void *from, uint64_t bytes, struct gms
     return result == GMS_CU_SUCCESS ? GMS_OK
                                     : gms_cu_fail(gms_cuda.api, result, ret_error, "writing %llu bytes at %p",
                                                   (unsigned long long)bytes, to);
-}
-
-/* --------------------------------------------------------------------------------------------------- marks ----- */
-
-gms_status gms_vmm_cuda_mark_create(void **ret_mark, struct gms_error *ret_error)
-{
-    gms_cu_event event = NULL;
-    gms_status status = gms_cuda_enter_unlocked(ret_error);
-
-    if (status != GMS_OK) {
-        return status;
-    }
-    const gms_cu_result result = GMS_CU(gms_cuda.api, event_create, &event, GMS_CU_EVENT_DISABLE_TIMING);
-    gms_cuda_leave_unlocked();
-    if (result != GMS_CU_SUCCESS) {
-        return gms_cu_fail(gms_cuda.api, result, ret_error, "an event");
-    }
-    *ret_mark = event;
-    return GMS_OK;
-}
-
-gms_status gms_vmm_cuda_mark_record(void *mark, void *stream, struct gms_error *ret_error)
-{
-    gms_status status = gms_cuda_enter_unlocked(ret_error);
-
-    if (status != GMS_OK) {
-        return status;
-    }
-    const gms_cu_result result = GMS_CU(gms_cuda.api, event_record, mark, stream);
-    gms_cuda_leave_unlocked();
-    return result == GMS_CU_SUCCESS ? GMS_OK : gms_cu_fail(gms_cuda.api, result, ret_error, "a mark in a stream");
-}
-
-gms_status gms_vmm_cuda_mark_passed(void *mark, struct gms_error *ret_error)
-{
-    const gms_cu_result result = GMS_CU(gms_cuda.api, event_query, mark);
-
-    if (result == GMS_CU_NOT_READY) {
-        return gms_fail(ret_error, GMS_E_NOT_DONE, "the device has not come to the mark yet");
-    }
-    return result == GMS_CU_SUCCESS ? GMS_OK : gms_cu_fail(gms_cuda.api, result, ret_error, "a mark in a stream");
-}
-
-void gms_vmm_cuda_mark_destroy(void *mark)
-{
-    (void)GMS_CU(gms_cuda.api, event_destroy, mark);
 }

@@ -22,4 +22,14 @@ gms_status gms_vmm_cuda_host_alloc(uint64_t bytes, void **ret_address, struct gm
 /* NULL allowed. Waits for the device; never while something that may hang is in flight there. */
 void gms_vmm_cuda_host_free(void *address);
 
+/*
+ * A mark in a stream of work: recorded behind what was submitted so far, passed when the device has come to it.
+ * `stream` is the driver's (CUstream), NULL the default one. passed: OK, NOT_DONE, or STICKY. One thread at a time for
+ * each mark.
+ */
+gms_status gms_vmm_cuda_mark_create(void **ret_mark, struct gms_error *ret_error);
+gms_status gms_vmm_cuda_mark_record(void *mark, void *stream, struct gms_error *ret_error);
+gms_status gms_vmm_cuda_mark_passed(void *mark, struct gms_error *ret_error);
+void gms_vmm_cuda_mark_destroy(void *mark);
+
 #endif
