@@ -180,6 +180,8 @@ gms_status rank_live(struct engine_rank *rank, struct rank_life *life, const cha
 gms_status rank_operate(struct rank_life *life, uint64_t id, uint32_t *ret_finished, struct gms_error *error);
 /* Does nothing but let messages in until the parent's gate. */
 gms_status rank_idle(struct engine_rank *rank, struct rank_life *life, int gate, struct gms_error *error);
+/* A whole life: serves, says so as `at`, and says goodbye at the parent's gate. */
+gms_status rank_serve_until(struct engine_rank *rank, int at, int gate, struct gms_error *error);
 
 enum { HARNESS_BLOCK_BYTES = 4096, HARNESS_SLOTS = 32 };
 

@@ -342,3 +342,15 @@ gms_status rank_idle(struct engine_rank *rank, struct rank_life *life, int gate,
     }
     return GMS_OK;
 }
+
+gms_status rank_serve_until(struct engine_rank *rank, int at, int gate, struct gms_error *error)
+{
+    struct rank_life life;
+    gms_status status = rank_live(rank, &life, "unix:/e", error);
+    if (status != GMS_OK)
+        return status;
+    rank_at(rank, at);
+    status = rank_idle(rank, &life, gate, error);
+    gms_close(life.session);
+    return status;
+}

@@ -23,14 +23,7 @@ static struct engine first, second;
 
 static gms_status live(struct engine_rank *rank, struct gms_error *error)
 {
-    struct rank_life life;
-    gms_status status = rank_live(rank, &life, "unix:/e", error);
-    if (status != GMS_OK)
-        return status;
-    rank_at(rank, AT_SERVING);
-    status = rank_idle(rank, &life, GATE_END, error);
-    gms_close(life.session);
-    return status;
+    return rank_serve_until(rank, AT_SERVING, GATE_END, error);
 }
 
 static bool in_log(void *context)
