@@ -24,12 +24,12 @@
 #include "base/run_dir.h"
 #include "base/start.h"
 #include "daemon/begin.h"
-#include "group/doorbell.h"
 #include "daemon/earlier.h"
-#include "gms-keeper/client.h"
-#include "memory/pools.h"
-#include "gms/version.h"
 #include "daemon/inherit.h"
+#include "gms-keeper/client.h"
+#include "gms/version.h"
+#include "group/doorbell.h"
+#include "memory/pools.h"
 #include "wire/message.h"
 
 enum { START_SECONDS = 30, FINALIZE_SECONDS = 5, LAST_WORDS_MS = 200 };

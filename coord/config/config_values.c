@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/address.h"
 #include "base/launcher.h"
 #include "base/units.h"
+#include "config/address.h"
 #include "config/config_table.h"
 #include "config/environment.h"
 #include "config/parking.h"

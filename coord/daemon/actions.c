@@ -15,8 +15,8 @@
 #include "base/run_dir.h"
 #include "daemon/calibration.h"
 #include "daemon/daemon_state.h"
-#include "fence/loan.h"
 #include "daemon/reclaim.h"
+#include "fence/loan.h"
 
 static bool keys_equal(const struct gms_operation_key *a, const struct gms_operation_key *b)
 {

@@ -11,12 +11,12 @@
 
 #include "base/log.h"
 #include "config/config.h"
-#include "durable/copies.h"
 #include "core/recovery.h"
 #include "daemon/daemon.h"
+#include "durable/copies.h"
+#include "durable/store.h"
 #include "gms-keeper/client.h"
 #include "group/round_mpi.h"
-#include "durable/store.h"
 
 /* The command line. */
 struct arguments {

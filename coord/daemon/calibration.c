@@ -12,11 +12,11 @@
 #include "base/run_dir.h"
 #include "base/units.h"
 #include "daemon/daemon_state.h"
+#include "daemon/worker.h"
 #include "memory/footprint.h"
 #include "vmm/available.h"
 #include "vmm/cuda.h"
 #include "wire/tags.h"
-#include "daemon/worker.h"
 
 /* An engine rank here. */
 struct parked {

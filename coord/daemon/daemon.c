@@ -13,8 +13,8 @@
 #include "base/log.h"
 #include "daemon/calibration.h"
 #include "daemon/daemon_state.h"
-#include "fence/loan.h"
 #include "daemon/reclaim.h"
+#include "fence/loan.h"
 
 _Noreturn void gms_daemon_leave(struct gms_daemon *daemon, gms_status status, const char *text)
 {

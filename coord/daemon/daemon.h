@@ -10,11 +10,11 @@
 #include <stdint.h>
 
 #include "config/config.h"
-#include "durable/copies.h"
-#include "memory/device.h"
 #include "core/recovery.h"
-#include "group/round_mpi.h"
+#include "durable/copies.h"
 #include "durable/store.h"
+#include "group/round_mpi.h"
+#include "memory/device.h"
 
 struct gms_daemon;
 

@@ -11,19 +11,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "durable/copies.h"
 #include "core/core.h"
 #include "core/recovery.h"
 #include "daemon/daemon.h"
-#include "group/doorbell.h"
-#include "fence/fence.h"
-#include "sessions/members.h"
-#include "gms-keeper/client.h"
-#include "memory/pools.h"
 #include "daemon/ports.h"
-#include "sessions/sessions.h"
-#include "daemon/timeline.h"
 #include "daemon/progress.h"
+#include "daemon/timeline.h"
+#include "durable/copies.h"
+#include "fence/fence.h"
+#include "gms-keeper/client.h"
+#include "group/doorbell.h"
+#include "memory/pools.h"
+#include "sessions/members.h"
+#include "sessions/sessions.h"
 
 struct event;
 struct gms_reclaim;

@@ -11,8 +11,8 @@
 #include <xxhash.h>
 
 #include "base/log.h"
-#include "daemon/daemon_state.h"
 #include "config/environment.h"
+#include "daemon/daemon_state.h"
 #include "daemon/failover_lock.h"
 
 enum { GMS_LOCK_PATH_BYTES = 4096 };

@@ -7,9 +7,9 @@
 #define GMS_COORD_RECLAIM_STATE_H
 
 #include "daemon/daemon_state.h"
-#include "quiescence/quiescence.h"
 #include "daemon/reclaim.h"
 #include "daemon/worker.h"
+#include "quiescence/quiescence.h"
 
 enum { GMS_RECLAIM_STATUSES = 48, GMS_RECLAIM_KEPT = 16 /* of one engine, in its file */ };
 

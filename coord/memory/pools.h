@@ -21,10 +21,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "memory/device.h"
 #include "directory/directory.h"
 #include "directory/quarantine.h"
 #include "group/round_mpi.h"
+#include "memory/device.h"
 #include "sessions/sessions.h"
 
 struct gms_copies;

@@ -6,8 +6,8 @@
 #ifndef GMS_COORD_POOLS_STATE_H
 #define GMS_COORD_POOLS_STATE_H
 
-#include "durable/copies.h"
 #include "directory/quarantine.h"
+#include "durable/copies.h"
 #include "memory/pools.h"
 #include "vmm/vmm.h"
 
