@@ -567,7 +567,11 @@ static void live(struct fixture *f, struct model models[SLOTS])
         case 3:
             if (gms_slot_word_state(word) != GMS_SLOT_LEASED) {
                 lease(&f->source, slot);
-                *model = (struct model){.scribbled = model->scribbled && random_below(2) == 0};
+                /* A scribble can name the very generation that comes next: then its notes stand, and may not fit. */
+                const bool stands =
+                    gms_directory_tail_words(&f->source, slot)[offsetof(struct gms_tail_record, generation) / 8] ==
+                    gms_slot_word_generation(gms_directory_word(&f->source, slot));
+                *model = (struct model){.scribbled = model->scribbled && (random_below(2) == 0 || stands)};
             }
             break;
         default:
