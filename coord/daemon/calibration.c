@@ -12,6 +12,7 @@
 #include "base/run_dir.h"
 #include "base/units.h"
 #include "daemon/daemon_state.h"
+#include "daemon/document.h"
 #include "daemon/worker.h"
 #include "memory/footprint.h"
 #include "vmm/available.h"
@@ -328,28 +329,24 @@ uint64_t gms_calibration_budget(struct gms_calibration *calibration, uint64_t id
 
 /* -------------------------------------------------------------------------------------------------- status ---- */
 
-static void number(json_t *object, const char *name, uint64_t value)
-{
-    json_object_set_new(object, name, json_integer((json_int_t)value));
-}
-
 json_t *gms_calibration_status(const struct gms_calibration *calibration)
 {
     const struct gms_config *config = calibration->daemon->options.config;
     struct gms_budget agreed;
     json_t *object = json_object();
     const bool known = gms_core_look_budget(calibration->daemon->core, &agreed);
-    number(object, "percent", config->budget_percent);
-    number(object, "shadows", config->standby_count);
-    number(object, "reserve_bytes", config->budget_reserve_bytes);
-    number(object, "measured_bytes", calibration->needs_bytes);
+    gms_document_number(object, "percent", config->budget_percent);
+    gms_document_number(object, "shadows", config->standby_count);
+    gms_document_number(object, "reserve_bytes", config->budget_reserve_bytes);
+    gms_document_number(object, "measured_bytes", calibration->needs_bytes);
     json_object_set_new(object, "measured_by", json_string(gms_footprint_source_name(calibration->source)));
-    number(object, "total_bytes", calibration->said.total_bytes);
-    number(object, "weights_bytes", calibration->said.weights_bytes);
-    number(object, "kept_bytes",
-           calibration->said.measured_bytes != 0 ? calibration->said.measured_bytes : calibration->said.reserve_bytes);
-    number(object, "here_bytes", calibration->said_bytes <= INT64_MAX ? calibration->said_bytes : 0);
-    number(object, "agreed_bytes", known ? agreed.bytes : 0);
+    gms_document_number(object, "total_bytes", calibration->said.total_bytes);
+    gms_document_number(object, "weights_bytes", calibration->said.weights_bytes);
+    gms_document_number(object, "kept_bytes",
+                        calibration->said.measured_bytes != 0 ? calibration->said.measured_bytes
+                                                              : calibration->said.reserve_bytes);
+    gms_document_number(object, "here_bytes", calibration->said_bytes <= INT64_MAX ? calibration->said_bytes : 0);
+    gms_document_number(object, "agreed_bytes", known ? agreed.bytes : 0);
     json_object_set_new(object, "agreed_rank", json_integer(known ? (json_int_t)agreed.rank : -1));
     json_object_set_new(object, "preset", json_string(config->preset));
     return object;
@@ -362,17 +359,17 @@ json_t *gms_calibration_engine(const struct gms_calibration *calibration, uint32
         return NULL;
     json_t *object = json_object(), *tags = json_array();
     json_object_set_new(object, "awake", json_boolean(parked->awake));
-    number(object, "footprint_bytes", parked->footprint.bytes);
-    number(object, "needs_bytes", parked->needs_bytes);
+    gms_document_number(object, "footprint_bytes", parked->footprint.bytes);
+    gms_document_number(object, "needs_bytes", parked->needs_bytes);
     json_object_set_new(object, "measured_by", json_string(gms_footprint_source_name(parked->footprint.source)));
     for (uint32_t i = 0; i < parked->tag_count; i++) {
         const struct gms_tag_report *tag = &parked->tags[i];
-        json_t *item = json_object(), *name = json_string(tag->tag.name);
-        json_object_set_new(item, "tag", name != NULL ? name : json_string("(not UTF-8)"));
+        json_t *item = json_object();
+        gms_document_text(item, "tag", tag->tag.name);
         json_object_set_new(item, "policy", json_string(gms_park_policy_name(tag->tag.policy)));
-        number(item, "bytes", tag->bytes);
-        number(item, "park_ns", tag->park_ns);
-        number(item, "wake_ns", tag->wake_ns);
+        gms_document_number(item, "bytes", tag->bytes);
+        gms_document_number(item, "park_ns", tag->park_ns);
+        gms_document_number(item, "wake_ns", tag->wake_ns);
         json_array_append_new(tags, item);
     }
     json_object_set_new(object, "tags", tags);

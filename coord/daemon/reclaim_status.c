@@ -13,6 +13,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/run_dir.h"
+#include "daemon/document.h"
 #include "daemon/reclaim_state.h"
 
 struct gms_reclaim_status *gms_reclaim_find_status(struct gms_reclaim *reclaim, uint64_t incarnation)
@@ -44,26 +45,20 @@ static struct gms_reclaim_status *make_status(struct gms_reclaim *reclaim, uint3
 
 /* ------------------------------------------------------------------------------------------------- JSON ------- */
 
-static void number(json_t *object, const char *name, uint64_t value)
-{
-    json_object_set_new(object, name, json_integer((json_int_t)value));
-}
-
 static json_t *as_json(const struct gms_reclaim_status *status)
 {
     json_t *item = json_object();
-    number(item, "engine", status->engine);
-    number(item, "incarnation", status->incarnation);
+    gms_document_number(item, "engine", status->engine);
+    gms_document_number(item, "incarnation", status->incarnation);
     json_object_set_new(item, "state", json_string(gms_reclaim_answer_name(status->verdict)));
-    number(item, "pages", status->pages);
-    number(item, "returned", status->returned);
+    gms_document_number(item, "pages", status->pages);
+    gms_document_number(item, "returned", status->returned);
     json_object_set_new(item, "provider", json_string(status->provider));
-    number(item, "trials", status->trials);
-    json_t *reason = json_string(status->reason);
-    json_object_set_new(item, "reason", reason != NULL ? reason : json_string(""));
-    number(item, "condemned_ns", status->condemned_ns);
-    number(item, "answered_ns", status->answered_ns);
-    number(item, "granted_ns", status->granted_ns);
+    gms_document_number(item, "trials", status->trials);
+    gms_document_text(item, "reason", status->reason);
+    gms_document_number(item, "condemned_ns", status->condemned_ns);
+    gms_document_number(item, "answered_ns", status->answered_ns);
+    gms_document_number(item, "granted_ns", status->granted_ns);
     return item;
 }
 
@@ -100,7 +95,7 @@ json_t *gms_reclaim_status(struct gms_reclaim *reclaim)
         object, "policy",
         json_string(config->reclaim_policy == GMS_POLICY_GPU_PROOF ? "gpu-proof" : "process-death-timeout"));
     json_object_set_new(object, "provider", json_string(reclaim->provider->name));
-    number(object, "owner", view.owner);
+    gms_document_number(object, "owner", view.owner);
     json_object_set_new(object, "suspects", list_of(reclaim, UINT32_MAX));
     return object;
 }
@@ -136,15 +131,25 @@ static void done(struct gms_job *base)
     free(base);
 }
 
+struct file {
+    const struct gms_reclaim *reclaim;
+    uint32_t engine;
+};
+
+static json_t *make_file(void *context)
+{
+    const struct file *file = context;
+    return json_pack("{s:i,s:i,s:i,s:o}", "version", 1, "engine", (int)file->engine, "rank",
+                     (int)file->reclaim->daemon->rank, "incarnations", list_of(file->reclaim, file->engine));
+}
+
 void gms_reclaim_status_write(struct gms_reclaim *reclaim, uint32_t engine)
 {
     struct gms_error error;
+    struct file file = {.reclaim = reclaim, .engine = engine};
     struct write_job *job = calloc(1, sizeof *job);
-    json_t *document = json_pack("{s:i,s:i,s:i,s:o}", "version", 1, "engine", (int)engine, "rank",
-                                 (int)reclaim->daemon->rank, "incarnations", list_of(reclaim, engine));
     if (job != NULL)
-        job->text = document != NULL ? json_dumps(document, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
-    json_decref(document);
+        job->text = gms_document_write(make_file, &file);
     if (job == NULL || job->text == NULL || path_of(reclaim, engine, job->path, &error) != GMS_OK) {
         gms_log(GMS_LOG_ERROR, "the status of reclaim was not written: no memory, or the path is too long");
         if (job != NULL)

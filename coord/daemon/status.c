@@ -2,13 +2,13 @@
  *
  * The status document (coord/README.md). Slot counts are taken from the slot words when asked, not from bookkeeping.
  */
-#include <jansson.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
 #include "daemon/calibration.h"
 #include "daemon/daemon_state.h"
+#include "daemon/document.h"
 #include "daemon/reclaim.h"
 
 static const char *role_name(enum gms_role role)
@@ -54,18 +54,6 @@ static const char *container_name(uint32_t kind)
                                                : "none";
 }
 
-static void number(json_t *object, const char *name, uint64_t value)
-{
-    json_object_set_new(object, name, json_integer((json_int_t)value));
-}
-
-/* Text of a client may be anything; JSON wants UTF-8. */
-static void text(json_t *object, const char *name, const char *value)
-{
-    json_t *string = json_string(value);
-    json_object_set_new(object, name, string != NULL ? string : json_string("(not UTF-8)"));
-}
-
 static uint64_t progress_of(const struct gms_daemon *daemon, uint64_t incarnation)
 {
     for (uint32_t index = 0; index < GMS_MAX_POOLS; index++) {
@@ -90,16 +78,16 @@ static json_t *engines(struct gms_daemon *daemon, const struct gms_core_view *vi
         char waits_for[256];
         gms_fence_look(daemon->fence, slot->incarnation, &pid, &container);
         json_t *item = json_object();
-        number(item, "engine", engine);
-        number(item, "incarnation", slot->incarnation);
-        text(item, "role", role_name(slot->role));
-        text(item, "launch", here ? client->launch : "");
+        gms_document_number(item, "engine", engine);
+        gms_document_number(item, "incarnation", slot->incarnation);
+        gms_document_text(item, "role", role_name(slot->role));
+        gms_document_text(item, "launch", here ? client->launch : "");
         json_object_set_new(item, "connected", json_boolean(here));
-        number(item, "pid", (uint64_t)(pid > 0 ? pid : 0));
-        text(item, "containment", container_name(container));
-        number(item, "progress", progress_of(daemon, slot->incarnation));
+        gms_document_number(item, "pid", (uint64_t)(pid > 0 ? pid : 0));
+        gms_document_text(item, "containment", container_name(container));
+        gms_document_number(item, "progress", progress_of(daemon, slot->incarnation));
         gms_fence_waits_for(daemon->fence, slot->incarnation, waits_for, sizeof waits_for);
-        text(item, "waits_for", waits_for);
+        gms_document_text(item, "waits_for", waits_for);
         json_t *memory = gms_calibration_engine(daemon->calibration, engine, slot->incarnation);
         if (memory != NULL)
             json_object_set_new(item, "memory", memory);
@@ -119,7 +107,7 @@ static json_t *slots(const struct gms_directory *directory)
         counts[gms_slot_word_state(gms_directory_word(directory, slot))]++;
     json_t *object = json_object();
     for (size_t state = 0; state < STATES; state++)
-        number(object, names[state], counts[state]);
+        gms_document_number(object, names[state], counts[state]);
     return object;
 }
 
@@ -135,13 +123,13 @@ static json_t *pools(struct gms_daemon *daemon, const struct gms_core_view *view
             continue;
         bool known = gms_core_look_pool(daemon->core, index, &agreed);
         json_t *item = json_object();
-        text(item, "name", pool.name);
-        text(item, "kind", pool.kind == GMS_POOL_KV ? "kv" : "weights");
-        number(item, "index", index);
-        text(item, "state", pool_state_name(known ? agreed.state : GMS_POOL_ABSENT));
-        number(item, "bytes", pool.bytes);
+        gms_document_text(item, "name", pool.name);
+        gms_document_text(item, "kind", pool.kind == GMS_POOL_KV ? "kv" : "weights");
+        gms_document_number(item, "index", index);
+        gms_document_text(item, "state", pool_state_name(known ? agreed.state : GMS_POOL_ABSENT));
+        gms_document_number(item, "bytes", pool.bytes);
         if (pool.kind == GMS_POOL_KV) {
-            number(item, "slot_count", pool.slot_count);
+            gms_document_number(item, "slot_count", pool.slot_count);
             json_object_set_new(item, "slots", slots(gms_pools_directory(daemon->pools, owner, index)));
         }
         json_array_append_new(list, item);
@@ -156,28 +144,28 @@ static json_t *takeovers(const struct gms_timeline *timeline)
     for (uint64_t i = first; i < timeline->count; i++) {
         const struct gms_takeover_record *record = &timeline->records[i % GMS_TIMELINE_KEPT];
         json_t *item = json_object();
-        number(item, "epoch", record->epoch);
-        number(item, "from_engine", record->from_engine);
-        number(item, "from_incarnation", record->from_incarnation);
+        gms_document_number(item, "epoch", record->epoch);
+        gms_document_number(item, "from_engine", record->from_engine);
+        gms_document_number(item, "from_incarnation", record->from_incarnation);
         json_object_set_new(item, "to_engine",
                             json_integer(record->to_incarnation != 0 ? (json_int_t)record->to_engine : -1));
-        number(item, "to_incarnation", record->to_incarnation);
-        text(item, "cause", cause_name(record->cause));
-        number(item, "detect_ns", record->detect_ns);
-        number(item, "condemn_ns", record->condemn_ns);
-        number(item, "fence_ns", record->fence_ns);
-        number(item, "classify_ns", record->classify_ns);
-        number(item, "promote_ns", record->promote_ns);
-        number(item, "adopt_ns", record->adopt_ns);
-        number(item, "serve_ns", record->serve_ns);
-        number(item, "sealed_here", record->classified.sealed_here);
-        number(item, "adoptable_here", record->classified.adoptable);
-        number(item, "adopted", record->adopted.adopted);
-        number(item, "idle", record->adopted.idle);
-        number(item, "quarantined", record->adopted.quarantined);
-        number(item, "damaged", record->classified.damaged);
-        number(item, "reclaimed", record->reclaimed);
-        number(item, "reclaim_ns", record->reclaim_ns);
+        gms_document_number(item, "to_incarnation", record->to_incarnation);
+        gms_document_text(item, "cause", cause_name(record->cause));
+        gms_document_number(item, "detect_ns", record->detect_ns);
+        gms_document_number(item, "condemn_ns", record->condemn_ns);
+        gms_document_number(item, "fence_ns", record->fence_ns);
+        gms_document_number(item, "classify_ns", record->classify_ns);
+        gms_document_number(item, "promote_ns", record->promote_ns);
+        gms_document_number(item, "adopt_ns", record->adopt_ns);
+        gms_document_number(item, "serve_ns", record->serve_ns);
+        gms_document_number(item, "sealed_here", record->classified.sealed_here);
+        gms_document_number(item, "adoptable_here", record->classified.adoptable);
+        gms_document_number(item, "adopted", record->adopted.adopted);
+        gms_document_number(item, "idle", record->adopted.idle);
+        gms_document_number(item, "quarantined", record->adopted.quarantined);
+        gms_document_number(item, "damaged", record->classified.damaged);
+        gms_document_number(item, "reclaimed", record->reclaimed);
+        gms_document_number(item, "reclaim_ns", record->reclaim_ns);
         json_array_append_new(list, item);
     }
     return list;
@@ -189,11 +177,11 @@ static json_t *transfers(const struct gms_daemon *daemon)
     struct gms_core_transfer_view transfer;
     for (uint32_t i = 0; gms_core_look_transfer(daemon->core, i, &transfer); i++) {
         json_t *item = json_object();
-        number(item, "incarnation", transfer.incarnation);
-        number(item, "id", transfer.id);
-        number(item, "finished", transfer.finished);
-        number(item, "failed", transfer.failed);
-        number(item, "age_ns", transfer.since_ns != 0 ? gms_clock_ns() - transfer.since_ns : 0);
+        gms_document_number(item, "incarnation", transfer.incarnation);
+        gms_document_number(item, "id", transfer.id);
+        gms_document_number(item, "finished", transfer.finished);
+        gms_document_number(item, "failed", transfer.failed);
+        gms_document_number(item, "age_ns", transfer.since_ns != 0 ? gms_clock_ns() - transfer.since_ns : 0);
         json_array_append_new(list, item);
     }
     return list;
@@ -209,8 +197,9 @@ static uint32_t copy_holders(const struct gms_daemon *daemon)
     return count;
 }
 
-char *gms_daemon_status(struct gms_daemon *daemon)
+static json_t *whole(void *context)
 {
+    struct gms_daemon *daemon = context;
     const struct gms_config *config = daemon->options.config;
     struct gms_core_view view;
     uint64_t used = 0, limit = 0;
@@ -218,38 +207,41 @@ char *gms_daemon_status(struct gms_daemon *daemon)
     gms_fd_usage(&used, &limit);
     bool serves = view.serving_engine >= 0;
     json_t *root = json_object();
-    number(root, "version", 1);
-    text(root, "deployment", config->deployment);
-    number(root, "world", view.world);
-    number(root, "rank", daemon->rank);
-    number(root, "ranks", daemon->ranks);
-    number(root, "local_ranks", daemon->options.place.local_ranks);
-    number(root, "epoch", view.epoch);
-    number(root, "round", view.next_round);
-    text(root, "takeover", takeover_name(view.takeover));
+    gms_document_number(root, "version", 1);
+    gms_document_text(root, "deployment", config->deployment);
+    gms_document_number(root, "world", view.world);
+    gms_document_number(root, "rank", daemon->rank);
+    gms_document_number(root, "ranks", daemon->ranks);
+    gms_document_number(root, "local_ranks", daemon->options.place.local_ranks);
+    gms_document_number(root, "epoch", view.epoch);
+    gms_document_number(root, "round", view.next_round);
+    gms_document_text(root, "takeover", takeover_name(view.takeover));
     json_object_set_new(root, "serving_engine", json_integer(view.serving_engine));
-    number(root, "serving_incarnation", serves ? view.engines[view.serving_engine].incarnation : 0);
+    gms_document_number(root, "serving_incarnation", serves ? view.engines[view.serving_engine].incarnation : 0);
     json_object_set_new(root, "successor_engine", json_integer(view.successor_engine));
-    text(root, "endpoint", serves ? daemon->endpoint : "");
-    number(root, "pid", (uint64_t)getpid());
-    number(root, "descriptors", used);
-    number(root, "sessions", gms_sessions_count(daemon->sessions));
+    gms_document_text(root, "endpoint", serves ? daemon->endpoint : "");
+    gms_document_number(root, "pid", (uint64_t)getpid());
+    gms_document_number(root, "descriptors", used);
+    gms_document_number(root, "sessions", gms_sessions_count(daemon->sessions));
     json_object_set_new(root, "keeper", json_boolean(!daemon->keeper_lost));
-    number(root, "copy_holders", copy_holders(daemon));
-    number(root, "capacity_bytes", gms_config_capacity(config, daemon->rank));
-    text(root, "memory", daemon->options.device.backend == GMS_MEMORY_CUDA ? "cuda" : "host");
+    gms_document_number(root, "copy_holders", copy_holders(daemon));
+    gms_document_number(root, "capacity_bytes", gms_config_capacity(config, daemon->rank));
+    gms_document_text(root, "memory", daemon->options.device.backend == GMS_MEMORY_CUDA ? "cuda" : "host");
     char device[GMS_UUID_TEXT_BYTES] = "";
     if (daemon->options.device.backend == GMS_MEMORY_CUDA)
         gms_uuid_format(&daemon->options.device.uuid, false, device);
-    text(root, "device", device);
-    number(root, "used_bytes", gms_pools_used_bytes(daemon->pools));
+    gms_document_text(root, "device", device);
+    gms_document_number(root, "used_bytes", gms_pools_used_bytes(daemon->pools));
     json_object_set_new(root, "budget", gms_calibration_status(daemon->calibration));
     json_object_set_new(root, "engines", engines(daemon, &view));
     json_object_set_new(root, "pools", pools(daemon, &view));
     json_object_set_new(root, "takeovers", takeovers(&daemon->timeline));
     json_object_set_new(root, "transfers", transfers(daemon));
     json_object_set_new(root, "reclaim", gms_reclaim_status(daemon->reclaim));
-    char *document = json_dumps(root, JSON_COMPACT | JSON_PRESERVE_ORDER);
-    json_decref(root);
-    return document;
+    return root;
+}
+
+char *gms_daemon_status(struct gms_daemon *daemon)
+{
+    return gms_document_write(whole, daemon);
 }
