@@ -110,48 +110,99 @@ static void tell_readiness(struct gms_up_engines *engines, uint64_t now_ns)
     engines->was_ready = ready;
 }
 
-void gms_up_engines_hear(struct gms_up_engines *engines, const char *status, uint64_t now_ns)
+/* What a document says of one engine number. */
+struct said {
+    char role;            /* as gms_up_engines.roles */
+    uint64_t incarnation; /* 0: nobody has the number */
+};
+
+/* False: this is no status document, or one that does not say of each engine which it is and how it is. */
+static bool read_engines(const char *status, struct said ret_said[GMS_MAX_ENGINES])
 {
-    bool answered = engines->answers;
-    engines->known = engines->answers = false;
-    if (status == NULL)
-        return;
+    static const char *const names[] = {"joined", "parked", "promoted", "serving", "condemned"};
+    enum { NAMES = sizeof names / sizeof names[0] };
     json_t *document = json_loads(status, 0, NULL);
     json_t *list = json_object_get(document, "engines"), *item;
+    bool clear = json_is_array(list);
     size_t index;
-    char roles[GMS_MAX_ENGINES];
-    memset(roles, ' ', sizeof roles);
+    for (uint32_t id = 0; id < GMS_MAX_ENGINES; id++)
+        ret_said[id] = (struct said){.role = ' '};
     json_array_foreach(list, index, item)
     {
-        static const char *const names[] = {"joined", "parked", "promoted", "serving", "condemned"};
         json_int_t id = json_integer_value(json_object_get(item, "engine"));
+        json_int_t incarnation = json_integer_value(json_object_get(item, "incarnation"));
         const char *role = json_string_value(json_object_get(item, "role"));
-        for (size_t i = 0; role != NULL && id >= 0 && id < GMS_MAX_ENGINES && i < 5; i++)
-            if (strcmp(role, names[i]) == 0)
-                roles[id] = "jprsc"[i];
+        size_t i = 0;
+        while (role != NULL && i < NAMES && strcmp(role, names[i]) != 0)
+            i++;
+        clear = clear && role != NULL && i < NAMES && json_is_integer(json_object_get(item, "engine")) && id >= 0 &&
+                id < GMS_MAX_ENGINES && incarnation > 0;
+        if (!clear)
+            break;
+        ret_said[id] = (struct said){.role = "jprsc"[i], .incarnation = (uint64_t)incarnation};
     }
-    if (json_is_array(list)) {
-        memcpy(engines->roles, roles, sizeof roles);
-        engines->known = engines->answers = true;
-    }
-    for (uint32_t id = 0; engines->answers && !answered && id < GMS_MAX_ENGINES; id++)
-        engines->engines[id].awaited_ns = now_ns; /* nobody could have said that it parked */
     json_decref(document);
-    for (uint32_t id = 0; engines->known && id < GMS_MAX_ENGINES; id++) {
-        struct gms_up_engine *engine = &engines->engines[id];
-        char role = engines->roles[id];
-        if (engine->phase == GMS_UP_STARTING && (role == 'p' || role == 's')) {
-            gms_log(GMS_LOG_NOTICE, "engine %u is %s, %llu ms after its start", id, role == 'p' ? "parked" : "serving",
-                    (unsigned long long)((now_ns - engine->since_ns) / GMS_NS_PER_MS));
-            enter(engine, GMS_UP_READY, now_ns);
-        } else if (engine->phase == GMS_UP_READY && !in_group(role)) {
-            enter(engine, GMS_UP_ENDING, now_ns);
-        } else if (engine->phase == GMS_UP_STARTING && role == 'c') {
-            enter(engine, GMS_UP_ENDING, now_ns);
-        }
+    return clear;
+}
+
+/* What a document says of an engine of ours. Who else has its number is not it. */
+enum standing { ABSENT, COMING, SETTLED, CONDEMNED, STANDINGS };
+
+static enum standing standing_of(const struct gms_up_engine *engine, const struct said *said)
+{
+    if (said->incarnation == 0 || (engine->incarnation != 0 && engine->incarnation != said->incarnation))
+        return ABSENT;
+    return said->role == 'c' ? CONDEMNED : said->role == 'p' || said->role == 's' ? SETTLED : COMING;
+}
+
+static const enum gms_up_phase phase_next[GMS_UP_PHASES][STANDINGS] = {
+    [GMS_UP_NONE] =
+        {[ABSENT] = GMS_UP_NONE, [COMING] = GMS_UP_NONE, [SETTLED] = GMS_UP_NONE, [CONDEMNED] = GMS_UP_NONE},
+    [GMS_UP_STARTING] =
+        {[ABSENT] = GMS_UP_STARTING, [COMING] = GMS_UP_STARTING, [SETTLED] = GMS_UP_READY, [CONDEMNED] = GMS_UP_ENDING},
+    [GMS_UP_READY] = {[ABSENT] = GMS_UP_ENDING,
+                      [COMING] = GMS_UP_READY, /* a shadow, after a restart of the coordinators */
+                      [SETTLED] = GMS_UP_READY,
+                      [CONDEMNED] = GMS_UP_ENDING},
+    [GMS_UP_ENDING] =
+        {[ABSENT] = GMS_UP_ENDING, [COMING] = GMS_UP_READY, [SETTLED] = GMS_UP_READY, [CONDEMNED] = GMS_UP_ENDING},
+};
+
+static void hear_of(struct gms_up_engines *engines, uint32_t id, const struct said *said, uint64_t now_ns)
+{
+    struct gms_up_engine *engine = &engines->engines[id];
+    enum gms_up_phase before = engine->phase, next = phase_next[before][standing_of(engine, said)];
+    if (before == GMS_UP_STARTING && engine->incarnation == 0)
+        engine->incarnation = said->incarnation;
+    if (next == before)
+        return;
+    if (before == GMS_UP_STARTING && next == GMS_UP_READY)
+        gms_log(GMS_LOG_NOTICE, "engine %u is %s, %llu ms after its start", id,
+                said->role == 'p' ? "parked" : "serving",
+                (unsigned long long)((now_ns - engine->since_ns) / GMS_NS_PER_MS));
+    if (before == GMS_UP_ENDING && next == GMS_UP_READY)
+        gms_log(GMS_LOG_WARNING,
+                "engine %u incarnation %llu is in the group again, where it was missing %llu ms ago: it is left alone",
+                id, (unsigned long long)engine->incarnation,
+                (unsigned long long)((now_ns - engine->since_ns) / GMS_NS_PER_MS));
+    enter(engine, next, now_ns);
+}
+
+void gms_up_engines_hear(struct gms_up_engines *engines, const char *status, uint64_t now_ns)
+{
+    struct said said[GMS_MAX_ENGINES];
+    bool answered = engines->answers;
+    engines->known = engines->answers = status != NULL && read_engines(status, said);
+    if (!engines->known)
+        return;
+    engines->heard_ns = now_ns;
+    for (uint32_t id = 0; id < GMS_MAX_ENGINES; id++) {
+        if (!answered)
+            engines->engines[id].awaited_ns = now_ns; /* nobody could have said how it is */
+        engines->roles[id] = said[id].role;
+        hear_of(engines, id, &said[id], now_ns);
     }
-    if (engines->known)
-        tell_readiness(engines, now_ns);
+    tell_readiness(engines, now_ns);
 }
 
 bool gms_up_engines_should_ask(struct gms_up_engines *engines, uint64_t now_ns)
@@ -340,6 +391,7 @@ static gms_status start(struct gms_up_engines *engines, uint32_t id, uint64_t no
     gms_log(GMS_LOG_NOTICE, "started engine %u: process %d, output in %s", id, (int)engine->job.now.pid,
             engine->output);
     enter(engine, GMS_UP_STARTING, now_ns);
+    engine->incarnation = 0;
     engine->told = false;
     return GMS_OK;
 }
@@ -361,19 +413,25 @@ static bool is_starting(const struct gms_up_engines *engines)
     return false;
 }
 
+/* How long the group has said, with its last document too, that this engine is in its phase. */
+static uint64_t heard_for_ns(const struct gms_up_engines *engines, const struct gms_up_engine *engine)
+{
+    bool heard = engines->answers && engines->heard_ns > engine->awaited_ns;
+    return heard ? engines->heard_ns - engine->awaited_ns : 0;
+}
+
 static void end_late(struct gms_up_engines *engines, uint64_t now_ns)
 {
     for (uint32_t id = 0; id < GMS_MAX_ENGINES; id++) {
         struct gms_up_engine *engine = &engines->engines[id];
         if (engine->told || engine->job.now.pid == 0)
             continue;
-        if (engine->phase == GMS_UP_STARTING && engines->answers &&
-            now_ns - engine->awaited_ns >= engines->config->ready_within_ns) {
+        if (engine->phase == GMS_UP_STARTING && heard_for_ns(engines, engine) >= engines->config->ready_within_ns) {
             gms_log(GMS_LOG_ERROR, "engine %u has not parked within standby.ready_within (%llu s): it is ended", id,
                     (unsigned long long)(engines->config->ready_within_ns / GMS_NS_PER_S));
             engine->told = true;
             gms_pidfd_signal(engine->job.now.pidfd, SIGKILL);
-        } else if (engine->phase == GMS_UP_ENDING && now_ns - engine->since_ns >= clean_up_ns) {
+        } else if (engine->phase == GMS_UP_ENDING && heard_for_ns(engines, engine) >= clean_up_ns) {
             gms_log(GMS_LOG_WARNING, "engine %u is gone, its launcher does not end: it is killed", id);
             enter(engine, GMS_UP_ENDING, now_ns);
             gms_pidfd_signal(engine->job.now.pidfd, SIGKILL);
