@@ -307,4 +307,6 @@ class Model:
         return self._sums.verify()
 
     def close(self) -> None:
+        for graph in self.graphs:
+            graph.graph.reset()  # NCCL frees nothing while a graph holds a collective
         self._sums.close()

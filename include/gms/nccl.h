@@ -75,8 +75,13 @@ struct gms_nccl_options {
 GMS_API gms_status gms_nccl_open(gms_session *session, const struct gms_nccl_options *options, gms_nccl **ret_nccl,
                                  struct gms_error *ret_error);
 
-/* Frees the communicator and everything of it; no graph that holds a collective of it may be launched again. Ends what
- * is in flight as gms_nccl_abort does, so close on all ranks, when their work is done. NULL is allowed. */
+/*
+ * Frees the communicator and everything of it; no graph that holds a collective of it may be launched again. Ends what
+ * is in flight as gms_nccl_abort does, so close on all ranks, when their work is done. Destroy such graphs before:
+ * since 2.26 NCCL frees nothing until the last of them is gone. Close waits a second for that and for the device;
+ * after it the rest is freed by a thread of libgms as soon as it can be, and little stays (a stream, 1 KiB) for the end
+ * of the process. NULL is allowed.
+ */
 GMS_API void gms_nccl_close(gms_nccl *nccl);
 
 /* NCCL's version, 22803 for 2.28.3. */
@@ -110,13 +115,12 @@ GMS_API gms_status gms_nccl_broadcast(gms_nccl *nccl, const void *send, void *re
  * plain synchronise would hang in ends here: CONDEMNED (this incarnation must end: a peer is gone, for one) and SYSTEM
  * (NCCL noticed an error, named), both within a few milliseconds of being known here, with the communicator aborted;
  * STICKY; REFUSED (aborted before, or by another thread meanwhile, which need not have ended for that; or suspended).
- * TIMEOUT changes nothing: wait again, or abort. Where this call itself aborts, it lasts as long as gms_nccl_abort
- * does. The first millisecond costs no system call of ours.
+ * TIMEOUT changes nothing: wait again, or abort. The first millisecond costs no system call of ours.
  */
 GMS_API gms_status gms_nccl_wait(gms_nccl *nccl, void *stream, uint32_t timeout_ms, struct gms_error *ret_error);
 
 /* Has NCCL noticed an error, or was the communicator aborted? Waits for no rank and no thread. Errors: SYSTEM (aborted
- * now, which lasts as long as gms_nccl_abort does), REFUSED (aborted before, or being aborted). */
+ * now), REFUSED (aborted before). */
 GMS_API gms_status gms_nccl_check(gms_nccl *nccl, struct gms_error *ret_error);
 
 struct gms_nccl_verification {
@@ -135,11 +139,11 @@ GMS_API gms_status gms_nccl_verify(gms_nccl *nccl, uint32_t timeout_ms, struct g
                                    struct gms_error *ret_error);
 
 /*
- * Ends whatever is in flight on this communicator, on this rank, and frees it; kernels that wait for a peer end. Every
- * later call but close is REFUSED. Called by itself when the session learns that this incarnation is condemned. NCCL
- * waits for work of the engine's own that stands in front of a collective on its stream: a kernel there that does not
- * end holds this up (the fence ends the process), but no other thread's call, except close, which waits for it. Any
- * thread, but not once close has begun; twice is once, and the second does not wait for the first.
+ * Ends whatever is in flight on this communicator, on this rank: kernels that wait for a peer end within milliseconds.
+ * Every later call but close is REFUSED. Called by itself when the session learns that this incarnation is condemned.
+ * Returns at once: a thread of libgms sees NCCL through it, which frees everything once the graphs that hold one of its
+ * collectives are destroyed and work of the engine's own in front of a collective is done (where that does not end, the
+ * fence ends the process). Any thread, but not once close has begun; twice is once.
  */
 GMS_API void gms_nccl_abort(gms_nccl *nccl);
 

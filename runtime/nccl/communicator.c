@@ -19,6 +19,7 @@ static const uint64_t spin_ns = GMS_NS_PER_MS;       /* without a system call */
 static const uint64_t yield_ns = 50 * GMS_NS_PER_MS; /* then giving the processor away, then asleep in between */
 static const uint64_t ask_ns = GMS_NS_PER_MS;
 static const long sleep_ns = 100 * 1000;
+static const uint64_t close_ns = GMS_NS_PER_S; /* for NCCL to free everything */
 
 static const char *const collective_names[] = {
     [GMS_COLLECTIVE_ALL_REDUCE] = "all-reduce",
@@ -48,24 +49,16 @@ static gms_status usable(struct gms_communicator *c, struct gms_error *ret_error
 
 void gms_communicator_abort(struct gms_communicator *c, const char *why)
 {
-    gms_nccl_handle handle = NULL;
     pthread_mutex_lock(&c->lock);
     if (c->state != GMS_COMMUNICATOR_ABORTED && c->state != GMS_COMMUNICATOR_EMPTY) {
         c->state = GMS_COMMUNICATOR_ABORTED;
         snprintf(c->why, sizeof c->why, "aborted: %s", why);
-        handle = c->handle;
+        /* Whoever calls NCCL does so under the lock, so nobody is in a call on this handle, and nobody finds it any
+         * more. */
+        if (c->handle != NULL)
+            c->ending = gms_ending_begin(c->options.api, c->handle);
         c->handle = NULL;
-        c->aborting = handle != NULL;
     }
-    pthread_mutex_unlock(&c->lock);
-    if (handle == NULL)
-        return;
-    /* It may last as long as a kernel that stands in front of a collective: nobody who looks may wait for that. Whoever
-     * calls NCCL does so under the lock, so nobody is in a call on this handle, and nobody finds it any more. */
-    (void)c->options.api->abort(handle); /* whatever it answers, the handle is gone */
-    pthread_mutex_lock(&c->lock);
-    c->aborting = false;
-    pthread_cond_broadcast(&c->abort_ended); /* under the lock: close frees both */
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -198,7 +191,6 @@ gms_status gms_communicator_init(struct gms_communicator *c, const struct gms_co
 {
     memset(c, 0, sizeof *c);
     pthread_mutex_init(&c->lock, NULL);
-    pthread_cond_init(&c->abort_ended, NULL);
     c->options = *options;
     gms_status status = make_own(c, ret_error);
     if (status == GMS_OK)
@@ -226,11 +218,14 @@ static void free_own(struct gms_communicator *c)
     gms_vmm_cuda_host_free(c->numbers);
 }
 
-/* The end of the process frees it. In a list, linked through what is sent, which the device only reads. */
+/* The end of the process frees it. NULL allowed. In a list, linked through what is sent, which the device only reads.
+ */
 static void leave_behind(uint64_t *numbers)
 {
     static _Atomic uintptr_t list;
     uintptr_t next = atomic_load(&list);
+    if (numbers == NULL)
+        return;
     do
         numbers[0] = next;
     while (!atomic_compare_exchange_weak(&list, &next, (uintptr_t)numbers));
@@ -244,16 +239,12 @@ void gms_communicator_close(struct gms_communicator *c)
     const bool healthy = c->state == GMS_COMMUNICATOR_USABLE || c->state == GMS_COMMUNICATOR_SUSPENDED;
     pthread_mutex_unlock(&c->lock);
     gms_communicator_abort(c, "closed");
-    pthread_mutex_lock(&c->lock);
-    while (c->aborting) /* another thread's */
-        pthread_cond_wait(&c->abort_ended, &c->lock);
-    pthread_mutex_unlock(&c->lock);
-    /* After a failure something may hang on the device for good, and freeing would wait for it. */
-    if (healthy || c->verifications == 0)
+    const bool ended = gms_ending_finish(c->ending, gms_clock_ns() + close_ns);
+    /* Something may hang on the device for good, and freeing would wait for it. */
+    if (ended && (healthy || c->verifications == 0))
         free_own(c);
     else
         leave_behind(c->numbers);
-    pthread_cond_destroy(&c->abort_ended);
     pthread_mutex_destroy(&c->lock);
     memset(c, 0, sizeof *c);
 }

@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "nccl/ending.h"
 #include "nccl/nccl_api.h"
 
 enum gms_communicator_state {
@@ -40,9 +41,8 @@ struct gms_communicator_options {
 
 struct gms_communicator {
     struct gms_communicator_options options;
-    pthread_mutex_t lock; /* over handle, state, why, aborting: calls of NCCL are made under it, waits and abort not */
-    pthread_cond_t abort_ended;
-    bool aborting; /* a thread is in NCCL's abort, with what was the handle */
+    pthread_mutex_t lock; /* over handle, state, why, ending: calls of NCCL are made under it, waits and abort not */
+    struct gms_ending *ending; /* of what was the handle */
     gms_nccl_handle handle;
     enum gms_communicator_state state;
     char why[GMS_ERROR_TEXT_BYTES + 16]; /* it was aborted */
@@ -57,9 +57,9 @@ struct gms_communicator {
 gms_status gms_communicator_init(struct gms_communicator *ret_communicator,
                                  const struct gms_communicator_options *options, const struct gms_nccl_id *id,
                                  uint64_t deadline_ns, struct gms_error *ret_error);
-/* Aborts, waits for another thread's abort that has begun, and frees. A zeroed one is allowed. */
+/* Aborts, gives NCCL a second to free everything, and frees. A zeroed one is allowed. */
 void gms_communicator_close(struct gms_communicator *communicator);
-/* `why` is kept, from the first call, which returns when NCCL's abort has ended; every other call does at once. */
+/* `why` is kept, from the first call. Returns at once: see ending.h for what goes on. */
 void gms_communicator_abort(struct gms_communicator *communicator, const char *why);
 /* OK, or REFUSED with why not. SYSTEM: NCCL has noticed an error; aborted now. */
 gms_status gms_communicator_check(struct gms_communicator *communicator, struct gms_error *ret_error);

@@ -177,7 +177,7 @@ gms_nccl_result ncclCommInitRankConfig(gms_nccl_handle *ret_handle, int ranks, s
     atomic_store(&comm->result, GMS_NCCL_IN_PROGRESS);
     comm->before = made_last;
     made_last = comm;
-    fake.handles++;
+    __atomic_add_fetch(&fake.handles, 1, __ATOMIC_SEQ_CST);
     start(make, comm, comm);
     *ret_handle = comm;
     return GMS_NCCL_IN_PROGRESS;
@@ -187,12 +187,13 @@ gms_nccl_result ncclCommInitRankConfig(gms_nccl_handle *ret_handle, int ranks, s
 gms_nccl_result ncclCommAbort(gms_nccl_handle comm)
 {
     must_live(comm);
-    fake.handles--;
+    __atomic_sub_fetch(&fake.handles, 1, __ATOMIC_SEQ_CST);
     atomic_store(&comm->dead, true);
     __atomic_add_fetch(&fake.aborts, 1, __ATOMIC_SEQ_CST);
     while (atomic_load(&comm->threads) > 0 || __atomic_load_n(&fake.abort, __ATOMIC_SEQ_CST) == FAKE_NCCL_HANGS)
         sched_yield();
     munmap(comm->meeting, sizeof *comm->meeting);
+    __atomic_add_fetch(&fake.freed, 1, __ATOMIC_SEQ_CST);
     return GMS_NCCL_SUCCESS;
 }
 

@@ -10,6 +10,7 @@
 #ifndef GMS_TESTS_FAKE_NCCL_H
 #define GMS_TESTS_FAKE_NCCL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum fake_nccl_behaviour {
@@ -24,11 +25,17 @@ enum fake_nccl_behaviour {
 struct fake_nccl {
     /* How the next calls go, until it is said otherwise. */
     enum fake_nccl_behaviour init, collective, resume;
-    enum fake_nccl_behaviour abort; /* HANGS: until it is said otherwise, as behind a kernel; from any thread, atomic */
-    uint64_t inits, aborts, collectives, suspends, handles; /* aborts, collectives: begun, atomic; handles: alive */
+    /* HANGS: until it is said otherwise, as behind a kernel, or while a graph holds a collective; from any thread,
+     * atomic */
+    enum fake_nccl_behaviour abort;
+    uint64_t inits, suspends;
+    uint64_t collectives, aborts, freed; /* atomic: begun, begun, and ended aborts */
+    uint64_t handles;                    /* atomic: made, and their abort has not begun */
 };
 
 /* fake_nccl_find.c. NULL: the library at `path` (NULL: libnccl.so.2) is not this one. */
 struct fake_nccl *fake_nccl_get(const char *path);
+/* Whether `count`, of a table, becomes `value` within ten seconds: an abort is another thread's work. */
+bool fake_nccl_comes_to(const uint64_t *count, uint64_t value);
 
 #endif
