@@ -127,16 +127,24 @@ class OneDevice(Alone):
 
 
 class Nccl(Alone):
-    """One rank on each GPU. The same number of bytes each time, so that NCCL adds up in the same way each time."""
+    """One rank on each GPU. NCCL carries the parts and adds nothing: its all-reduce adds up each element in an order that
+    depends on where in the buffer it lies, so from three ranks on a row's sum would depend on its place in the batch."""
     VERIFY_MS = 2000
 
-    def __init__(self, rows: int, width: int, session) -> None:
-        self._part = torch.zeros((1, rows, width), dtype=torch.bfloat16, device="cuda")
+    def __init__(self, rows: int, width: int, ranks: Ranks, session) -> None:
+        self._parts = torch.zeros((ranks.size, rows, width), dtype=torch.bfloat16, device="cuda")
+        self._part = self._parts[ranks.rank]
         self.communicator = session.communicator()
         self.name = f"NCCL {self.communicator.version}"
 
+    def part(self, i: int) -> torch.Tensor:
+        return self._part
+
     def exchange(self, i: int, stream: int) -> None:
-        self.communicator.all_reduce(self._part[0], stream=stream)
+        self.communicator.all_gather(self._parts, self._part, stream=stream)
+
+    def parts(self, i: int) -> torch.Tensor:
+        return self._parts
 
     def verify(self) -> int:
         return self.communicator.verify(self.VERIFY_MS)
@@ -151,7 +159,7 @@ class Nccl(Alone):
 def make(kind: str, rows: int, width: int, sums: int, device: str, ranks: Ranks, session) -> Alone:
     """The way that fits: by where the ranks compute ("auto"), or NCCL, which takes one rank as well. Collective."""
     if kind == "nccl":
-        return Nccl(rows, width, session)
+        return Nccl(rows, width, ranks, session)
     if ranks.size == 1:
         return Alone(rows, width, device)
     if device == "cpu":
@@ -161,5 +169,5 @@ def make(kind: str, rows: int, width: int, sums: int, device: str, ranks: Ranks,
     if len(set(uuids)) == 1:
         return OneDevice(rows, width, sums, ranks)
     if len(set(uuids)) == ranks.size:
-        return Nccl(rows, width, session)
+        return Nccl(rows, width, ranks, session)
     raise SystemExit("error: some ranks share a GPU and some do not; give each rank its own, or all of them one")

@@ -26,6 +26,7 @@ drill_run(compare 0 --compare --repeat 1 --streams 6 --max-tokens 64 ${slow})
 # An engine that is not exact: equal tokens are not claimed, and where the controls differ is said. Several of the same fault.
 drill_run(inexact "0: equal tokens are not claimed: undisturbed, stream" --catalogue sigkill-rank --repeat 2 --streams 4 --max-tokens 64
           ${slow} --moody)
+drill_run(inexact_refused "1: --exact, and the engine is not: undisturbed, stream" --exact --streams 2 --max-tokens 48 ${slow} --moody)
 # A deployment that somebody else has started.
 add_test(NAME drill_against COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/against_check.sh ${CMAKE_BINARY_DIR})
 set_tests_properties(drill_against PROPERTIES LABELS drill TIMEOUT 180 RUN_SERIAL TRUE ENVIRONMENT "${GMS_TEST_ENVIRONMENT}")

@@ -20,6 +20,7 @@ enum option_key {
     KEY_MAX_TOKENS,
     KEY_TEMPERATURE,
     KEY_SEED,
+    KEY_EXACT,
     KEY_FAULT,
     KEY_RANK,
     KEY_WHEN,
@@ -69,6 +70,8 @@ static const struct argp_option options[] = {
     {"max-tokens", KEY_MAX_TOKENS, "N", 0, "Tokens of each stream (default: 96)", 0},
     {"temperature", KEY_TEMPERATURE, "X", 0, "0 is greedy (default: 0.9)", 0},
     {"seed", KEY_SEED, "N", 0, "Of the first stream; the others count up (default: 1)", 0},
+    {"exact", KEY_EXACT, NULL, 0,
+     "Fail where two undisturbed runs of the same requests differ (default: equal tokens are not claimed then)", 0},
     {NULL, 0, NULL, 0, "Fault", 3},
     {"fault", KEY_FAULT, "sigkill|NAME", 0,
      "What happens to the primary: SIGKILL as the options of this group say (the default), or --catalogue NAME", 0},
@@ -250,6 +253,9 @@ static gms_status set(struct drill_plan *plan, enum option_key key, const char *
         return drill_verify_parse(text, &plan->verify, error);
     case KEY_SABOTAGE:
         return drill_sabotage_parse(text, &plan->sabotage, error);
+    case KEY_EXACT:
+        plan->exact = true;
+        return GMS_OK;
     case KEY_KEEP:
         plan->keep = true;
         return GMS_OK;

@@ -61,6 +61,7 @@ struct drill_plan {
     char junit[DRILL_PATH_BYTES], html[DRILL_PATH_BYTES]; /* the same */
     const char *command[DRILL_COMMAND_WORDS + 1]; /* engine command of the command line, borrowed; [0] NULL: none */
     bool keep, dry_run, verbose;
+    bool exact;              /* an engine whose undisturbed runs differ has failed */
     bool detect_hangs;       /* the deployment file sets DRILL_HANG_SETTING to DRILL_HANG_TIME */
     bool under_gms_up;       /* keeper and coordinators are gms-up's business */
     bool two_hosts;          /* made of namespaces, half of the ranks on each (hosts.h); links are noticed soon */

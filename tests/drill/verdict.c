@@ -115,6 +115,8 @@ void drill_verdict(struct drill_result *result)
     else if (result->quarantine_known && result->suspects_given_up == 0 && result->left_in_quarantine > 0)
         drill_result_fail(result, "%u slots are in quarantine at the end, and nobody is suspected of them any more",
                           result->left_in_quarantine);
+    if (result->inexact && result->plan->exact)
+        drill_result_fail(result, "--exact, and the engine is not: %s", result->divergence);
     if (result->stream_count == 0)
         drill_result_fail(result, "there was no stream to compare");
     if (result->adoption == DRILL_ADOPTION_NONE && result->salvaged_tokens > 0)

@@ -44,7 +44,7 @@ drill() {
     say "$name: gms-failover-test $*"
     work=$(mktemp -d)
     timeout "$limit" "$(program gms-failover-test)" --config "$here/$config" --prompts "$source/tests/drill/prompts.txt" \
-        --work-dir "$work/drill" --keep --json "$results/$name.json" "$@" -- \
+        --work-dir "$work/drill" --keep --exact --json "$results/$name.json" "$@" -- \
         python3 "$source/examples/pytorch/engine.py" --slots 1024 >"$results/$name.txt" 2>&1
     code=$?
     grep -v '^$' "$results/$name.txt" | sed -n '/^  *failover 1/,$p; /^  fault  /,$p; /FAIL\|COULD NOT/p' | awk '!seen[$0]++' | tail -n 60
