@@ -435,7 +435,7 @@ static void publish_endpoint(struct gms_daemon *daemon, const struct gms_action 
     char path[GMS_RUN_PATH_BYTES];
     snprintf(daemon->endpoint, sizeof daemon->endpoint, "%s", member != NULL ? member->endpoint : "");
     daemon->endpoint_incarnation = action->promote.incarnation;
-    gms_daemon_watch_news(daemon); /* before the file, which waits for the disk */
+    gms_daemon_watch_news(daemon);
     json_t *document =
         json_pack("{s:I,s:i,s:I,s:s,s:i}", "epoch", (json_int_t)action->promote.epoch, "engine",
                   (int)action->promote.engine, "incarnation", (json_int_t)action->promote.incarnation, "endpoint",
@@ -446,7 +446,7 @@ static void publish_endpoint(struct gms_daemon *daemon, const struct gms_action 
     if (text == NULL)
         status = gms_fail(&error, GMS_E_INVALID, "the endpoint is not UTF-8 text");
     if (status == GMS_OK)
-        status = gms_file_replace(path, text, strlen(text), &error);
+        status = gms_file_publish(path, text, strlen(text), &error);
     if (status != GMS_OK)
         gms_log(GMS_LOG_ERROR, "the endpoint was not published: %s", error.text);
     free(text);
@@ -551,7 +551,7 @@ static void mark_stopped(struct gms_daemon *daemon)
     gms_status status = gms_run_dir_path(daemon->options.config->run_dir, "stopped", -1, path, &error);
     snprintf(text, sizeof text, "%llu\n", (unsigned long long)daemon->options.world);
     if (status == GMS_OK)
-        status = gms_file_replace(path, text, strlen(text), &error);
+        status = gms_file_publish(path, text, strlen(text), &error);
     if (status != GMS_OK)
         gms_log(GMS_LOG_WARNING, "the planned stop was not noted: %s", error.text);
 }

@@ -121,7 +121,7 @@ static void run(struct gms_job *base)
 {
     struct write_job *job = (struct write_job *)base;
     struct gms_error error;
-    if (gms_file_replace(job->path, job->text, strlen(job->text), &error) != GMS_OK)
+    if (gms_file_publish(job->path, job->text, strlen(job->text), &error) != GMS_OK)
         gms_log(GMS_LOG_ERROR, "the status of reclaim was not written: %s", error.text);
 }
 

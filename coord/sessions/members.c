@@ -181,26 +181,35 @@ static void name_of(const struct gms_members *members, const struct gms_member *
         snprintf(ret_name, GMS_KEEPER_NAME_BYTES, "prepared/%u/%s/%u", member->engine, what, members->options.rank);
 }
 
-static const char *const member_names[] = {"guardian", "cohort", "exec", "cgroup", "session"};
+enum { SESSION = 4 };
+static const char *const member_names[] = {"guardian", "cohort", "exec", "cgroup", [SESSION] = "session"};
+
+/* All that may change is in the words of this one. */
+static gms_status leave_session(struct gms_members *members, const struct gms_member *member)
+{
+    char name[GMS_KEEPER_NAME_BYTES];
+    uint8_t meta[META_BYTES];
+    const uint32_t bytes = encode(member, meta);
+    name_of(members, member, member_names[SESSION], name);
+    return gms_copies_put(members->options.copies, name, member->pidfd, meta, bytes);
+}
 
 /* The session last: what names it is whole then. */
 static gms_status leave_copies(struct gms_members *members, const struct gms_member *member)
 {
     gms_status status = GMS_OK;
     const int fds[] = {member->container.guardian_fd, member->container.engine_fd, member->container.exec_fd,
-                       member->container.cgroup_fd, member->pidfd};
-    uint8_t meta[META_BYTES];
-    uint32_t bytes = encode(member, meta);
+                       member->container.cgroup_fd};
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++) {
         char name[GMS_KEEPER_NAME_BYTES];
-        name_of(members, member, member_names[i], name);
         if (fds[i] < 0)
             continue;
-        gms_status put =
-            gms_copies_put(members->options.copies, name, fds[i], meta, fds[i] == member->pidfd ? bytes : 0);
+        name_of(members, member, member_names[i], name);
+        const gms_status put = gms_copies_put(members->options.copies, name, fds[i], "", 0);
         status = status == GMS_OK ? put : status;
     }
-    return status;
+    const gms_status put = leave_session(members, member);
+    return status == GMS_OK ? put : status;
 }
 
 static void drop_copies(struct gms_members *members, const struct gms_member *member)
@@ -242,7 +251,7 @@ void gms_member_set_endpoint(struct gms_member *member, const char *endpoint)
     if (strcmp(member->endpoint, endpoint) == 0)
         return;
     snprintf(member->endpoint, sizeof member->endpoint, "%s", endpoint);
-    leave_copies(member->members, member);
+    leave_session(member->members, member);
 }
 
 void gms_member_set_device_error(struct gms_member *member, int32_t code)
@@ -250,7 +259,7 @@ void gms_member_set_device_error(struct gms_member *member, int32_t code)
     if (member->device_error != 0)
         return; /* the first one counts: the rest follows from it */
     member->device_error = code != 0 ? code : -1;
-    leave_copies(member->members, member);
+    leave_session(member->members, member);
 }
 
 /* ----------------------------------------------------------------------------------- prepare, commit, forget -- */

@@ -244,22 +244,26 @@ class Engine:
         for slot in self._kv.returned():
             self._slots.returned(slot)
 
-    def _fill(self) -> None:
-        """What was adopted becomes the prefix cache of rank 0; slots are free that are so on every rank."""
-        blocks, tails, state = list(self._kv.sealed()), list(self._kv.tails()), self._kv.state
-        self._worker.adopt(blocks, tails)
-        states = bytearray(map(state, range(self._options.slots))).replace(bytes([SEALED]), bytes([UNREADABLE]))
+    def _look(self) -> tuple[list, list, bytes]:
+        """What this rank has adopted: blocks, unfinished ones, and what every slot is."""
+        blocks, tails = self._kv.sealed(), list(self._kv.tails())
+        states = bytearray(self._kv.states(self._options.slots).replace(bytes([SEALED]), bytes([UNREADABLE])))
         for block in blocks:
             states[block.slot] = SEALED
+        return blocks, tails, bytes(states)
+
+    def _fill(self, blocks: list, tails: list, states: bytes) -> None:
+        """That becomes the prefix cache of rank 0; slots are free that are so on every rank."""
+        self._worker.adopt(blocks, tails)
         digest = hashlib.blake2b(repr(tails).encode(), digest_size=16).digest()
         everybody = self._ranks.gather(states + digest)
         if self._ranks.rank == 0:
             same = all(rank[-len(digest):] == digest for rank in everybody)  # as libgms promises
-            worst = [max(of_all) for of_all in zip(*everybody)][:-len(digest)]
-            free = [slot for slot, one in enumerate(worst) if one == IDLE]
+            worst = bytes(map(max, *everybody) if len(everybody) > 1 else states)[:len(states)]
+            free = [slot for slot, state in enumerate(worst) if state == IDLE]
             blocks = [block for block in blocks if worst[block.slot] == SEALED]
-            self._slots.adopt(blocks, free, tails if same else [])
-            self._slots.quarantined = len(states) - len(free) - len(blocks)
+            lost = [slot for slot, state in enumerate(worst) if state not in (IDLE, SEALED)]
+            self._slots.adopt(blocks, free, tails if same else [], lost)
 
     def serve(self) -> None:
         """Waits for the promotion, takes over and serves until asked to end."""
@@ -286,14 +290,16 @@ class Engine:
         log("woken")
         self._drill.past("woken")
         watch("verify")
-        self._fill()
-        watch("fill")
+        adopted = self._look()
+        watch("look")
         if rank == 0:
             self._server.epoch, self._server.adopted = epoch, adoption.adopted
             self._listener.open()
         session.serve(self._options.listen if rank == 0 else None)
         log(f"serving epoch={epoch}")
         watch("serve")
+        self._fill(*adopted)  # while clients come
+        watch("fill")
         calls = session.driver_calls - self._calls
         self._drill.past("serving")
         if rank == 0:

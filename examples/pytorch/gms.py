@@ -25,7 +25,7 @@ import ctypes as c
 import dataclasses
 import os
 import struct
-from typing import Callable, Iterator, Optional, Sequence
+from typing import Callable, Iterator, NamedTuple, Optional, Sequence
 
 WEIGHTS, KV = 1, 2  # pool kinds
 KEEP, SWAP, RELEASE, SAVE = 1, 2, 3, 4  # what happens to a tag's memory on park
@@ -50,20 +50,19 @@ _Description = _structure("_Description", ("name", c.c_char * 64), ("kind", _u32
 _Promotion = _structure("_Promotion", ("epoch", _u64), ("source_incarnation", _u64))
 _Adoption = _structure("_Adoption", ("adopted", _u32), ("idle", _u32), ("quarantined", _u32), ("sealed_here", _u32),
                        ("bad_here", _u32))
-_Part = _structure("_Part", ("pool", _u32), ("slot", _u32), ("generation", _u64))
-_Block = _structure("_Block", ("hash", c.c_uint8 * 16), ("parent_hash", c.c_uint8 * 16), ("token_count", _u32),
-                    ("part_count", _u32), ("parts", _Part * 4))
 _TailLayout = _structure("_TailLayout", ("planes", _u32), ("position_bytes", _u32), ("plane_bytes", _u64))
 _TailEntry = _structure("_TailEntry", ("hash", c.c_uint8 * 16), ("token_count", _u32))
 _Tail = _structure("_Tail", ("pool", _u32), ("slot", _u32), ("generation", _u64), ("parent_hash", c.c_uint8 * 16),
                    ("entry_count", _u32), ("entries", _TailEntry * 3))
 _Copier = c.CFUNCTYPE(c.c_int, _pointer, _pointer, _pointer, _u64, _u64, _u64)
+_BLOCK = struct.Struct("<16s16sI8xIQ48x")  # gms_block, its home alone
 _SEAL, _NOTE = struct.Struct("<16s16sIIIIQ48x"), struct.Struct("<16sI")  # gms_block of one part, gms_tail_entry
 _Tag = _structure("_Tag", ("name", c.c_char * 64), ("policy", _u32))
 _TagReport = _structure("_TagReport", ("tag", _Tag), ("bytes", _u64), ("park_ns", _u64), ("wake_ns", _u64))
 _NcclOptions = _structure("_NcclOptions", ("library", _text), ("timeout_ms", _u32), ("launch_ms", _u32))
 _NcclVerification = _structure("_NcclVerification", ("duration_ns", _u64), ("number", _u64))
 _EXCHANGE_BYTES = 128
+_BLOCKS = 1024  # in one call
 
 
 class GmsError(Exception):
@@ -108,8 +107,7 @@ class Adoption:
     bad_here: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     hash: bytes
     parent: bytes
     token_count: int
@@ -117,8 +115,7 @@ class Block:
     generation: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Tail:
+class Tail(NamedTuple):
     """What a predecessor left of one block: `entries` are (count, key), the longest first."""
     slot: int
     generation: int
@@ -141,14 +138,14 @@ def _load() -> c.CDLL:
                "gms_mapping_epoch": _u64, "gms_driver_calls": _u64, "gms_step_begin": _u64, "gms_status_text": _text,
                "gms_close": None, "gms_step_complete": None, "gms_progress": None, "gms_busy": None, "gms_work": None,
                "gms_wake_cancel": None, "gms_torch_alloc": _pointer, "gms_torch_free": None, "gms_nccl_close": None,
-               "gms_nccl_abort": None, "gms_nccl_library": _text, "gms_parking_preset": _text}
+               "gms_nccl_abort": None, "gms_slot_states": None, "gms_nccl_library": _text, "gms_parking_preset": _text}
     for name, kind in returns.items():
         getattr(library, name).restype = kind
     # What each step calls: with these, ctypes converts numbers by itself, which is quicker.
     takes = {"gms_slot_acquire": (_pointer, _u32, _pointer), "gms_slot_release": (_pointer, _u32, _u64, _u64),
-             "gms_slot_state": (_pointer, _u32, _pointer), "gms_block_seal": (_pointer, _text, _u64),
-             "gms_tail_note": (_pointer, _u32, _u64, _text, _text, _u64), "gms_step_begin": (_pointer,),
-             "gms_step_complete": (_pointer, _u64), "gms_progress": (_pointer,), "gms_work": (_pointer, _u32)}
+             "gms_block_seal": (_pointer, _text, _u64), "gms_tail_note": (_pointer, _u32, _u64, _text, _text, _u64),
+             "gms_step_begin": (_pointer,), "gms_step_complete": (_pointer, _u64), "gms_progress": (_pointer,),
+             "gms_work": (_pointer, _u32)}
     for name, kinds in takes.items():
         getattr(library, name).argtypes = kinds
     return library
@@ -203,15 +200,21 @@ class Pool:
         block = _SEAL.pack(key, parent, token_count, 1, self.index, slot, generation)
         self._session._check("gms_block_seal", self._gms.gms_block_seal(self._session._handle, block, token))
 
-    def state(self, slot: int) -> int:
-        return self._gms.gms_slot_state(self._handle, slot, None)
+    def states(self, count: int) -> bytes:
+        """Of the first slots, a byte each."""
+        states = c.create_string_buffer(count)
+        self._gms.gms_slot_states(self._handle, 0, count, states)
+        return states.raw
 
-    def sealed(self) -> Iterator[Block]:
+    def sealed(self) -> list[Block]:
         """Every sealed block whose home is this pool, checked as it is read."""
-        cursor, block = _u32(0), _Block()
-        while self._gms.gms_sealed_next(self._handle, c.byref(cursor), c.byref(block)) == 0:
-            yield Block(bytes(block.hash), bytes(block.parent_hash), block.token_count, block.parts[0].slot,
-                        block.parts[0].generation)
+        cursor, count, blocks = _u32(0), _u32(), c.create_string_buffer(_BLOCK.size * _BLOCKS)
+        found: list[Block] = []
+        while (status := self._gms.gms_sealed_list(self._handle, c.byref(cursor), blocks, _BLOCKS, c.byref(count))) == 0:
+            found += map(Block._make, _BLOCK.iter_unpack(blocks.raw[:_BLOCK.size * count.value]))
+        if status != NOT_FOUND:
+            self._session._check("gms_sealed_list", status)
+        return found
 
     def returned(self) -> Iterator[int]:
         """Slots that were in quarantine and are idle on every rank now; to be asked on the rank that chooses slots."""

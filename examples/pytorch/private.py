@@ -46,11 +46,11 @@ class Pool:
     def seal(self, slot: int, generation: int, key: bytes, parent: bytes, token_count: int, token: int) -> None:
         pass
 
-    def state(self, slot: int) -> int:
-        return 0
+    def states(self, count: int) -> bytes:
+        return bytes(count)
 
-    def sealed(self) -> Iterator[gms.Block]:
-        return iter(())
+    def sealed(self) -> list[gms.Block]:
+        return []
 
     def tail_layout(self, planes: int, position_bytes: int, plane_bytes: int) -> None:
         pass

@@ -34,11 +34,16 @@ class Slots:
         self.to_release: list[int] = []
         self.to_acquire: list[int] = []
         self._tails: dict[bytes, list] = {}  # parent: what a dead engine has left of blocks behind it
-        self.quarantined = 0
+        self._quarantined: set[int] = set()
 
-    def adopt(self, blocks: list, free: Iterable[int], tails: list) -> None:
+    @property
+    def quarantined(self) -> int:
+        return len(self._quarantined)
+
+    def adopt(self, blocks: list, free: Iterable[int], tails: list, quarantined: Iterable[int]) -> None:
         """`blocks` are the predecessor's; the deepest of a chain is evicted first. `tails` it had not finished."""
         self.free = collections.deque(free)
+        self._quarantined = set(quarantined)
         for tail in tails:
             self._tails.setdefault(tail.parent, []).append(tail)
         depth, by_hash = {NO_BLOCK: 0}, {block.hash: block for block in blocks}
@@ -103,10 +108,13 @@ class Slots:
         self._hash[slot] = key
 
     def returned(self, slot: int) -> None:
-        """It came back from quarantine; what was left there will be overwritten."""
+        """It came back from quarantine; what was left there will be overwritten. Nothing new where it was back already when
+        this looked at all slots."""
+        if slot not in self._quarantined:
+            return
         self._tails = {parent: [tail for tail in tails if tail.slot != slot] for parent, tails in self._tails.items()}
         self.free.append(slot)
-        self.quarantined -= 1
+        self._quarantined.remove(slot)
 
 
 class Request:

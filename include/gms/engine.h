@@ -387,6 +387,9 @@ GMS_API gms_status gms_block_seal(gms_session *session, const struct gms_block *
 GMS_API gms_status gms_slot_release(gms_pool *pool, uint32_t slot, uint64_t generation, gms_token token);
 
 GMS_API enum gms_slot_state gms_slot_state(const gms_pool *pool, uint32_t slot, uint64_t *ret_generation);
+/* The states of `count` slots from `first` on, a byte each; RETIRED (never to be had) where the pool has no such slot.
+ */
+GMS_API void gms_slot_states(const gms_pool *pool, uint32_t first, uint32_t count, uint8_t *ret_states);
 
 /*
  * Slots that were in quarantine when this engine adopted, because a dead engine might still write them, come back while
@@ -403,6 +406,10 @@ GMS_API gms_status gms_lookup(gms_session *session, const uint8_t hash[GMS_BLOCK
 
 /* Walks all sealed blocks whose home is `pool`. Start with *cursor = 0; NOT_FOUND ends the walk. */
 GMS_API gms_status gms_sealed_next(gms_pool *pool, uint32_t *cursor, struct gms_block *ret_block);
+/* The same walk, up to `capacity` blocks a call, which is what a language with dear calls wants. *ret_count: how many
+ * were given; with OK at least one. After any other status it is 0. */
+GMS_API gms_status gms_sealed_list(gms_pool *pool, uint32_t *cursor, struct gms_block *ret_blocks, uint32_t capacity,
+                                   uint32_t *ret_count);
 
 /* -------------------------------------------------------------------------------------------------- tails ----- */
 

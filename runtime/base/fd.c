@@ -338,7 +338,7 @@ static int sync_directory_of(char *path)
 }
 
 /* One temporary name per file, locked: a killed writer leaves at most one behind and the next one uses it again. */
-gms_status gms_file_replace(const char *path, const void *data, size_t bytes, struct gms_error *ret_error)
+static gms_status replace(const char *path, const void *data, size_t bytes, bool synced, struct gms_error *ret_error)
 {
     char temporary[PATH_MAX];
     int fd = -1;
@@ -351,15 +351,25 @@ gms_status gms_file_replace(const char *path, const void *data, size_t bytes, st
     if (status != GMS_OK) {
         return status;
     }
-    if (fchmod(fd, 0600) < 0 || ftruncate(fd, 0) < 0 || write_all(fd, data, bytes) < 0 || fsync(fd) < 0 ||
+    if (fchmod(fd, 0600) < 0 || ftruncate(fd, 0) < 0 || write_all(fd, data, bytes) < 0 || (synced && fsync(fd) < 0) ||
         rename(temporary, path) < 0) {
         status = gms_fail(ret_error, GMS_E_SYSTEM, "%.300s cannot be replaced (%zu bytes): %s", path, bytes,
                           strerror(errno));
         (void)unlink(temporary);
-    } else if (sync_directory_of(temporary) < 0) {
+    } else if (synced && sync_directory_of(temporary) < 0) {
         status = gms_fail(ret_error, GMS_E_SYSTEM, "%.300s is replaced, but its directory cannot be synced: %s", path,
                           strerror(errno));
     }
     gms_fd_close(&fd);
     return status;
+}
+
+gms_status gms_file_replace(const char *path, const void *data, size_t bytes, struct gms_error *ret_error)
+{
+    return replace(path, data, bytes, true, ret_error);
+}
+
+gms_status gms_file_publish(const char *path, const void *data, size_t bytes, struct gms_error *ret_error)
+{
+    return replace(path, data, bytes, false, ret_error);
 }

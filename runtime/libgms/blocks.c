@@ -215,3 +215,19 @@ gms_status gms_sealed_next(gms_pool *pool, uint32_t *cursor, struct gms_block *r
     }
     return GMS_E_NOT_FOUND;
 }
+
+gms_status gms_sealed_list(gms_pool *pool, uint32_t *cursor, struct gms_block *ret_blocks, uint32_t capacity,
+                           uint32_t *ret_count)
+{
+    gms_status status = GMS_OK;
+    uint32_t count = 0;
+    *ret_count = 0;
+    if (capacity == 0)
+        return GMS_E_INVALID;
+    while (count < capacity && (status = gms_sealed_next(pool, cursor, &ret_blocks[count])) == GMS_OK)
+        count++;
+    if (status != GMS_OK && (count == 0 || status != GMS_E_NOT_FOUND))
+        return status;
+    *ret_count = count;
+    return GMS_OK;
+}

@@ -157,6 +157,15 @@ enum gms_slot_state gms_slot_state(const gms_pool *pool, uint32_t slot, uint64_t
     return gms_slot_word_state(word);
 }
 
+void gms_slot_states(const gms_pool *pool, uint32_t first, uint32_t count, uint8_t *ret_states)
+{
+    const uint32_t slots = pool->description.kind == GMS_POOL_KV ? pool->description.slot_count : 0;
+    for (uint32_t i = 0; i < count; i++)
+        ret_states[i] = first < slots && i < slots - first
+                            ? (uint8_t)gms_slot_word_state(gms_directory_word(&pool->directory, first + i))
+                            : (uint8_t)GMS_SLOT_RETIRED;
+}
+
 static bool parts_in_range(const struct gms_session *session, const struct gms_block *block)
 {
     if (block->part_count < 1 || block->part_count > GMS_RECORD_PARTS)

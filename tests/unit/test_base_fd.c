@@ -423,7 +423,9 @@ static void assert_content(const char *path, const char *text)
     assert_string_equal(got, text);
 }
 
-static void replace_writes_whole_and_leaves_no_trace(void **state)
+typedef gms_status replace_call(const char *, const void *, size_t, struct gms_error *);
+
+static void writes_whole_and_leaves_no_trace(void **state, replace_call *replace)
 {
     struct gms_error error;
     char path[128];
@@ -432,26 +434,33 @@ static void replace_writes_whole_and_leaves_no_trace(void **state)
     snprintf(path, sizeof(path), "%s/serving", (char *)*state);
     snprintf(temporary, sizeof(temporary), "%s.new", path);
     const mode_t mask = umask(0);
-    assert_ok(gms_file_replace(path, "one", 3, &error));
+    assert_ok(replace(path, "one", 3, &error));
     umask(mask);
     assert_content(path, "one");
     /* What a killed writer left is longer and must not shine through. */
     int fd = open(temporary, O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
     assert_int_equal(write(fd, "left behind", 11), 11);
     gms_fd_close(&fd);
-    assert_ok(gms_file_replace(path, "two", 3, &error));
+    assert_ok(replace(path, "two", 3, &error));
     assert_content(path, "two");
     assert_int_equal(access(temporary, F_OK), -1);
-    assert_ok(gms_file_replace(path, "", 0, &error));
+    assert_ok(replace(path, "", 0, &error));
     assert_content(path, "");
 
-    assert_status(gms_file_replace("/nonexistent/serving", "x", 1, &error), GMS_E_SYSTEM);
+    assert_status(replace("/nonexistent/serving", "x", 1, &error), GMS_E_SYSTEM);
     assert_text_has("/nonexistent/serving");
     /* A directory cannot be replaced; it stays, and the temporary goes. */
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkdir(path, 0700), 0);
-    assert_status(gms_file_replace(path, "x", 1, &error), GMS_E_SYSTEM);
+    assert_status(replace(path, "x", 1, &error), GMS_E_SYSTEM);
     assert_int_equal(access(temporary, F_OK), -1);
+    assert_int_equal(rmdir(path), 0);
+}
+
+static void replace_writes_whole_and_leaves_no_trace(void **state)
+{
+    writes_whole_and_leaves_no_trace(state, gms_file_replace);
+    writes_whole_and_leaves_no_trace(state, gms_file_publish);
 }
 
 /* Two writers and a reader: the reader sees one of the texts, whole, every time. */

@@ -21,6 +21,9 @@ static void test_slots_are_shut_until_adoption(void **state)
     assert_int_equal(gms_block_seal(engine.session, &block, 0), GMS_E_REFUSED);
     assert_int_equal(gms_lookup(engine.session, block.hash, &found), GMS_E_REFUSED);
     assert_int_equal(gms_sealed_next(engine.kv, &cursor, &found), GMS_E_REFUSED);
+    uint32_t count = 7;
+    assert_int_equal(gms_sealed_list(engine.kv, &cursor, &found, 1, &count), GMS_E_REFUSED);
+    assert_int_equal(count, 0);
     adopt_engine(f, &engine, 0, false);
     assert_int_equal(gms_slot_acquire(engine.kv, 0, &generation), GMS_OK);
     assert_int_equal(generation, 1);
@@ -200,6 +203,32 @@ static void test_nonsense_is_invalid(void **state)
 
 /* ------------------------------------------------------------------------------------------------ blocks ----- */
 
+/* Every second slot is sealed, from 1 on; all are seen, however many are asked for at once. */
+static void walk_many(struct engine *engine, uint32_t sealed)
+{
+    struct gms_block blocks[KV_SLOTS];
+    uint8_t states[KV_SLOTS + 2];
+    for (uint32_t capacity = 1; capacity <= KV_SLOTS; capacity++) {
+        uint32_t cursor = 0, walked = 0, count = 0;
+        while (gms_sealed_list(engine->kv, &cursor, blocks, capacity, &count) == GMS_OK) {
+            assert_in_range(count, 1, capacity);
+            for (uint32_t i = 0; i < count; i++)
+                assert_int_equal(blocks[i].parts[0].slot, 2 * walked++ + 1);
+        }
+        assert_int_equal(count, 0);
+        assert_int_equal(walked, sealed);
+        assert_int_equal(gms_sealed_list(engine->kv, &cursor, blocks, capacity, &count), GMS_E_NOT_FOUND);
+    }
+    uint32_t cursor = 0, count = 0;
+    assert_int_equal(gms_sealed_list(engine->kv, &cursor, blocks, 0, &count), GMS_E_INVALID);
+    gms_slot_states(engine->kv, 1, KV_SLOTS + 1, states);
+    for (uint32_t i = 0; i <= KV_SLOTS; i++)
+        assert_int_equal(states[i], gms_slot_state(engine->kv, 1 + i, NULL)); /* the last ones do not exist */
+    gms_slot_states(engine->kv, UINT32_MAX, 2, states);
+    assert_int_equal(states[0], GMS_SLOT_RETIRED);
+    assert_int_equal(states[1], GMS_SLOT_RETIRED);
+}
+
 static void test_lookup_finds_what_is_sealed_now(void **state)
 {
     struct libgms_fixture *f = *state;
@@ -219,6 +248,7 @@ static void test_lookup_finds_what_is_sealed_now(void **state)
     while (gms_sealed_next(engine.kv, &cursor, &found) == GMS_OK)
         assert_int_equal(found.parts[0].slot, 2 * walked++ + 1);
     assert_int_equal(walked, KV_SLOTS / 2);
+    walk_many(&engine, KV_SLOTS / 2);
     for (uint32_t slot = 0; slot < KV_SLOTS; slot++) {
         const struct gms_block block = block_of_slot(engine.kv, slot, 0);
         assert_int_equal(gms_lookup(engine.session, block.hash, &found), slot % 2 == 0 ? GMS_E_NOT_FOUND : GMS_OK);

@@ -114,7 +114,7 @@ class Adoption(unittest.TestCase):
 
     def serve(self, free, tails):
         slots, machine, client = Slots(), Machine(free), Client()
-        slots.adopt(self.blocks, free, tails)
+        slots.adopt(self.blocks, free, tails, [])
         machine.leased |= {0, 1}
         scheduler = Scheduler(8, SIZE, machine.run, slots, Quiet())
         scheduler.submit(Request(client, {"id": "x"}, list(self.prompt), 0, 14))
@@ -138,23 +138,26 @@ class Adoption(unittest.TestCase):
 
     def test_a_slot_that_came_back_leaves_nothing(self):
         slots = Slots()
-        slots.adopt(self.blocks, [2], [self.tail])
-        slots.quarantined = 1
+        slots.adopt(self.blocks, [2], [self.tail], [5])
+        self.assertEqual(slots.quarantined, 1)
         self.assertIsNotNone(slots.find_tail(self.blocks[1].hash, self.prompt[8:]))
         slots.returned(5)
         self.assertIsNone(slots.find_tail(self.blocks[1].hash, self.prompt[8:]))
         self.assertEqual((list(slots.free), slots.quarantined), ([2, 5], 0))
+        for slot in (5, 2):  # back already when all slots were looked at, or told twice
+            slots.returned(slot)
+        self.assertEqual((list(slots.free), slots.quarantined), ([2, 5], 0))
 
     def test_the_deepest_block_is_evicted_first(self):
         slots = Slots()
-        slots.adopt(self.blocks, [], [])
+        slots.adopt(self.blocks, [], [], [])
         self.assertEqual([slots.allocate(), slots.allocate()], [1, 0])
         self.assertEqual((slots.to_release, slots.cached), ([1, 0], {}))
 
     def test_a_ring_of_parents_ends(self):
         a, b = gms.Block(b"a" * 16, b"b" * 16, 4, 0, 1), gms.Block(b"b" * 16, b"a" * 16, 4, 1, 1)
         slots = Slots()
-        slots.adopt([a, b], [], [])
+        slots.adopt([a, b], [], [], [])
         self.assertEqual(slots.available(), 2)
 
 
