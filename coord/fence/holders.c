@@ -1,22 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fence/holders.h"
 
-#include <ctype.h>
-#include <dirent.h>
-#include <errno.h>
 #include <event2/event.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "host/processes.h"
 
-enum { FIRST_ROOM = 16 };
+enum { FIRST_ROOM = 16, LISTINGS = 16 };
 
 /* Shared by the loop and the thread; freed by the last of the two. */
 struct gms_holders {
@@ -53,20 +50,12 @@ static void put(struct gms_holders *walk)
 
 /* ------------------------------------------------------------------------------------------- the thread -------- */
 
-static bool is_in(const pid_t *list, size_t count, pid_t pid)
-{
-    for (size_t i = 0; i < count; i++)
-        if (list[i] == pid)
-            return true;
-    return false;
-}
-
 /* Orphans of a cohort come up to its guardian, so the line to an anchor does not break. */
 static bool descends_from_anchor(const struct gms_holders *walk, pid_t pid)
 {
     enum { GENERATIONS = 256 };
     for (int i = 0; i < GENERATIONS && pid > 1; i++, pid = gms_parent_of(pid))
-        if (is_in(walk->anchors, walk->anchor_count, pid))
+        if (gms_pid_is_in(walk->anchors, walk->anchor_count, pid))
             return true;
     return false;
 }
@@ -76,9 +65,8 @@ static bool holds(const struct gms_holders *walk, pid_t pid)
     size_t count = walk->own_count + walk->shared_count;
     if (gms_maps_borrows(pid, walk->files, count, walk->incarnation))
         return true;
-    /* One look for all files: nearly nobody maps any. */
-    return gms_maps_has(pid, walk->files, count, GMS_MAPS_SHARED) &&
-           (gms_maps_has(pid, walk->files, walk->own_count, GMS_MAPS_SHARED) || !descends_from_anchor(walk, pid));
+    size_t first = gms_maps_first(pid, walk->files, count, GMS_MAPS_SHARED);
+    return first < walk->own_count || (first < count && !descends_from_anchor(walk, pid));
 }
 
 static void note(struct gms_holders *walk, pid_t pid, int pidfd)
@@ -99,7 +87,7 @@ static void note(struct gms_holders *walk, pid_t pid, int pidfd)
 static void look_at(struct gms_holders *walk, pid_t pid)
 {
     int pidfd = -1;
-    if (is_in(walk->dead, walk->dead_count, pid) || !holds(walk, pid) || gms_threads_exiting(pid))
+    if (gms_pid_is_in(walk->dead, walk->dead_count, pid) || !holds(walk, pid) || gms_threads_exiting(pid))
         return;
     if (gms_pidfd_open(pid, &pidfd, NULL) == GMS_E_NOT_FOUND)
         return;
@@ -111,54 +99,49 @@ static void look_at(struct gms_holders *walk, pid_t pid)
     note(walk, pid, pidfd);
 }
 
-/* The kernel's own threads, which hold nothing, and of which there are many: where process 2 is their parent. Returned
- * text is the caller's; NULL: not known. */
-static char *list_kernel_threads(void)
+/* Looks at everybody who was not there `before`. False: there was nobody to look at. */
+static bool look_at_new(struct gms_holders *walk, const struct gms_processes *now, const pid_t *before, size_t count)
 {
-    enum { ROOM = 256 * 1024 };
-    char name[16] = "", *text = malloc(ROOM);
-    int comm = open("/proc/2/comm", O_RDONLY | O_CLOEXEC), fd = open("/proc/2/task/2/children", O_RDONLY | O_CLOEXEC);
-    size_t used = 1;
-    bool known = text != NULL && comm >= 0 && fd >= 0 && read(comm, name, sizeof name - 1) == 9 &&
-                 strcmp(name, "kthreadd\n") == 0;
-    for (ssize_t got = 1; known && got > 0 && used<ROOM - 1; used += got> 0 ? (size_t)got : 0)
-        got = read(fd, text + used, ROOM - 1 - used);
-    gms_fd_close(&comm);
-    gms_fd_close(&fd);
-    if (!known) {
-        free(text);
-        return NULL;
+    bool looked = false;
+    for (size_t i = 0; i < now->count && !atomic_load(&walk->abandoned); i++) {
+        pid_t pid = now->list[i];
+        if (pid == getpid() || gms_pid_is_in(before, count, pid))
+            continue;
+        looked = true;
+        atomic_store(&walk->at, pid);
+        look_at(walk, pid);
     }
-    text[0] = ' '; /* each number stands between blanks */
-    text[used] = '\0';
-    return text;
+    return looked;
 }
 
-static bool is_kernel_thread(const char *list, const char *pid)
+/* Who is looked at may have started another before, and be gone: so until a listing shows nobody new. */
+static void look_at_all(struct gms_holders *walk)
 {
-    char wanted[24];
-    snprintf(wanted, sizeof wanted, " %.20s ", pid);
-    return list != NULL && strstr(list, wanted) != NULL;
+    struct gms_processes processes;
+    pid_t *before = NULL;
+    size_t before_count = 0;
+    gms_processes_begin(&processes);
+    for (int i = 0; !atomic_load(&walk->abandoned); i++) {
+        if (i == LISTINGS || !gms_processes_list(&processes)) {
+            note(walk, 0, -1); /* not everybody could be looked at: that is not nobody */
+            break;
+        }
+        if (!look_at_new(walk, &processes, before, before_count))
+            break;
+        free(before);
+        before = processes.list;
+        before_count = processes.count;
+        processes.list = NULL;
+        processes.count = processes.capacity = 0;
+    }
+    free(before);
+    gms_processes_end(&processes);
 }
 
 static void *run(void *context)
 {
     struct gms_holders *walk = context;
-    char *kernel = list_kernel_threads();
-    DIR *directory = opendir("/proc");
-    if (directory == NULL)
-        note(walk, 0, -1); /* nobody could be looked at: that is not nobody */
-    else
-        for (struct dirent *entry; !atomic_load(&walk->abandoned) && (entry = readdir(directory)) != NULL;) {
-            pid_t pid = isdigit((unsigned char)entry->d_name[0]) ? (pid_t)atoi(entry->d_name) : 0;
-            if (pid <= 0 || pid == getpid() || is_kernel_thread(kernel, entry->d_name))
-                continue;
-            atomic_store(&walk->at, pid);
-            look_at(walk, pid);
-        }
-    if (directory != NULL)
-        closedir(directory);
-    free(kernel);
+    look_at_all(walk);
     atomic_store(&walk->at, 0);
     gms_fd_close(&walk->finished[1]);
     put(walk);
@@ -231,6 +214,8 @@ gms_status gms_holders_start(const struct gms_holders_options *options, struct g
     if (walk->list == NULL || walk->files == NULL || walk->anchors == NULL || walk->dead == NULL) {
         status = gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory to look for holders of memory");
     } else {
+        gms_pids_sort(walk->anchors, walk->anchor_count);
+        gms_pids_sort(walk->dead, walk->dead_count);
         for (size_t i = 0; i < options->own_count; i++)
             walk->files[i] = options->own[i];
         for (size_t i = 0; i < options->shared_count; i++)

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Who can reach the memory of a dead cohort without being of it: one walk over /proc, in a thread of its own, because
- * reading about a process that is stuck in the kernel can take for ever. The thread only looks; the caller decides.
+ * reading about a process that is stuck in the kernel can take for ever. The thread only looks; the caller decides. It
+ * lists the processes, looks at each, and lists them again until nobody is new: who was looked at too late, because it
+ * had handed on what it held to a child and was gone, has its child looked at. Where that comes to no end, or processes
+ * cannot be listed, it says so: a holder without a number, whom nobody can end.
  *
  * Somebody is a holder who
  *   - has a descriptor that was lent to the incarnation (loan.h), of any of the files;
@@ -21,7 +24,7 @@ struct event_base;
 struct gms_holders;
 
 struct gms_holder {
-    pid_t pid;
+    pid_t pid; /* 0: not everybody could be looked at */
     int pidfd; /* -1: there is no descriptor for it */
 };
 

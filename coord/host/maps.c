@@ -46,44 +46,47 @@ static bool read_small(int directory, const char *path, char *ret_text, size_t r
 
 /* ---------------------------------------------------------------------------------------------- mappings ------ */
 
-static bool inode_is_one_of(uint64_t inode, unsigned int device_major, unsigned int device_minor,
-                            const struct gms_inode *inodes, size_t count)
+/* Index of the file among `inodes`; `count`: none of them. */
+static size_t index_of(uint64_t inode, unsigned int device_major, unsigned int device_minor,
+                       const struct gms_inode *inodes, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         if (inodes[i].inode == inode && major(inodes[i].device) == device_major &&
             minor(inodes[i].device) == device_minor)
-            return true;
-    return false;
+            return i;
+    return count;
 }
 
 /* "start-end perms offset major:minor inode path" */
-static bool line_matches(const char *line, const struct gms_inode *inodes, size_t count, enum gms_maps_access access)
+static size_t index_of_line(const char *line, const struct gms_inode *inodes, size_t count, enum gms_maps_access access)
 {
     char permissions[5];
     unsigned int device_major, device_minor;
     unsigned long inode;
     if (sscanf(line, "%*x-%*x %4s %*x %x:%x %lu", permissions, &device_major, &device_minor, &inode) != 4)
-        return false;
+        return count;
     if ((access == GMS_MAPS_WRITABLE && permissions[1] != 'w') || (access == GMS_MAPS_SHARED && permissions[3] != 's'))
-        return false;
-    return inode_is_one_of(inode, device_major, device_minor, inodes, count);
+        return count;
+    return index_of(inode, device_major, device_minor, inodes, count);
 }
 
-static bool text_has(int maps, const struct gms_inode *inodes, size_t count, enum gms_maps_access access)
+static size_t first_in_text(int maps, const struct gms_inode *inodes, size_t count, enum gms_maps_access access,
+                            size_t enough)
 {
     FILE *stream = fdopen(maps, "r");
     if (stream == NULL) {
         gms_fd_close(&maps);
-        return false;
+        return count;
     }
     char *line = NULL;
-    size_t capacity = 0;
-    bool found = false;
-    while (!found && getline(&line, &capacity, stream) > 0)
-        found = line_matches(line, inodes, count, access);
+    size_t capacity = 0, first = count;
+    while (first > enough && getline(&line, &capacity, stream) > 0) {
+        size_t index = index_of_line(line, inodes, count, access);
+        first = index < first ? index : first;
+    }
     free(line);
     fclose(stream);
-    return found;
+    return first;
 }
 
 /* PROCMAP_QUERY, Linux 6.11: asks for the next mapping of a kind without wording all others. */
@@ -96,39 +99,50 @@ struct mapping_query {
 enum { QUERY_WRITABLE = 0x02, QUERY_SHARED = 0x08, QUERY_NEXT = 0x10, QUERY_FILE = 0x20 };
 
 /* False: this kernel cannot be asked so. */
-static bool query_has(int maps, const struct gms_inode *inodes, size_t count, enum gms_maps_access access,
-                      bool *ret_found)
+static bool query_first(int maps, const struct gms_inode *inodes, size_t count, enum gms_maps_access access,
+                        size_t enough, size_t *ret_first)
 {
     __u64 wanted = QUERY_NEXT | QUERY_FILE, at = 0;
     wanted |= access == GMS_MAPS_WRITABLE ? QUERY_WRITABLE : access == GMS_MAPS_SHARED ? QUERY_SHARED : 0;
-    *ret_found = false;
-    for (;;) {
+    *ret_first = count;
+    while (*ret_first > enough) {
         struct mapping_query query = {.size = sizeof query, .query_flags = wanted, .query_address = at};
         if (ioctl(maps, QUERY_MAPPING, &query) != 0) {
             if (errno == EINTR)
                 continue;
             return errno == ENOENT || errno == ESRCH;
         }
-        if (inode_is_one_of(query.inode, query.device_major, query.device_minor, inodes, count)) {
-            *ret_found = true;
-            return true;
-        }
+        size_t index = index_of(query.inode, query.device_major, query.device_minor, inodes, count);
+        *ret_first = index < *ret_first ? index : *ret_first;
         at = query.end;
     }
+    return true;
+}
+
+/* An index up to `enough` ends the look. */
+static size_t look_for_first(pid_t pid, const struct gms_inode *inodes, size_t count, enum gms_maps_access access,
+                             size_t enough)
+{
+    char path[64];
+    size_t first = count;
+    snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
+    int maps = count > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (maps < 0)
+        return count;
+    if (!query_first(maps, inodes, count, access, enough, &first))
+        return first_in_text(maps, inodes, count, access, enough);
+    gms_fd_close(&maps);
+    return first;
 }
 
 bool gms_maps_has(pid_t pid, const struct gms_inode *inodes, size_t count, enum gms_maps_access access)
 {
-    char path[64];
-    bool found = false;
-    snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
-    int maps = open(path, O_RDONLY | O_CLOEXEC);
-    if (maps < 0)
-        return false;
-    if (!query_has(maps, inodes, count, access, &found))
-        return text_has(maps, inodes, count, access);
-    gms_fd_close(&maps);
-    return found;
+    return count > 0 && look_for_first(pid, inodes, count, access, count - 1) < count;
+}
+
+size_t gms_maps_first(pid_t pid, const struct gms_inode *inodes, size_t count, enum gms_maps_access access)
+{
+    return look_for_first(pid, inodes, count, access, 0);
 }
 
 size_t gms_maps_each(const struct gms_inode *inodes, size_t count, enum gms_maps_access access,
@@ -174,26 +188,91 @@ static bool info_borrows(const char *text, const struct gms_inode *inodes, size_
     return false;
 }
 
+/* One process, about whose descriptors it is asked. */
+struct loan_look {
+    pid_t pid;
+    int directory; /* of its descriptors */
+    const struct gms_inode *inodes;
+    size_t count;
+    uint64_t incarnation;
+};
+
+enum descriptor { DESCRIPTOR_ABSENT, DESCRIPTOR_OTHER, DESCRIPTOR_LENT };
+
 /* Names before contents, and never stat: that would ask a file system which may not answer. */
-bool gms_maps_borrows(pid_t pid, const struct gms_inode *inodes, size_t count, uint64_t incarnation)
+static enum descriptor look_at_descriptor(const struct loan_look *look, int number)
 {
     static const char memory[] = "/memfd:";
-    char path[64];
-    bool found = false;
-    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
-    DIR *directory = opendir(path);
-    if (directory == NULL)
+    char digits[16], name[sizeof memory], path[64], info[4096];
+    snprintf(digits, sizeof digits, "%d", number);
+    ssize_t length = readlinkat(look->directory, digits, name, sizeof name - 1);
+    if (length < 0)
+        return DESCRIPTOR_ABSENT;
+    if (length != (ssize_t)sizeof name - 1 || memcmp(name, memory, sizeof memory - 1) != 0)
+        return DESCRIPTOR_OTHER;
+    snprintf(path, sizeof path, "/proc/%d/fdinfo/%d", (int)look->pid, number);
+    if (!read_small(AT_FDCWD, path, info, sizeof info) ||
+        !info_borrows(info, look->inodes, look->count, look->incarnation))
+        return DESCRIPTOR_OTHER;
+    return DESCRIPTOR_LENT;
+}
+
+/* Looks at what the directory lists from descriptor `from` on. *ret_met: that one is listed, and first. */
+static bool listed_borrows(const struct loan_look *look, int from, bool *ret_met)
+{
+    enum { POSITION_OF_NONE = 2 }; /* that of descriptor N is N + 2 (fs/proc/fd.c): not promised, so *ret_met tells */
+    union {
+        struct dirent64 first;
+        char bytes[4096];
+    } room;
+    bool found = false, first = true;
+    *ret_met = false;
+    if (lseek(look->directory, from > 0 ? (off_t)from + POSITION_OF_NONE : 0, SEEK_SET) < 0)
         return false;
-    for (struct dirent *entry; !found && (entry = readdir(directory)) != NULL;) {
-        char name[sizeof memory], info[4096];
-        if (!isdigit((unsigned char)entry->d_name[0]) ||
-            readlinkat(dirfd(directory), entry->d_name, name, sizeof name - 1) != (ssize_t)sizeof name - 1 ||
-            memcmp(name, memory, sizeof memory - 1) != 0)
-            continue;
-        snprintf(path, sizeof path, "/proc/%d/fdinfo/%.20s", (int)pid, entry->d_name);
-        found = read_small(AT_FDCWD, path, info, sizeof info) && info_borrows(info, inodes, count, incarnation);
+    for (ssize_t got; !found && (got = getdents64(look->directory, room.bytes, sizeof room.bytes)) > 0;) {
+        for (ssize_t at = 0; !found && at < got;) {
+            const struct dirent64 *entry = (const void *)(room.bytes + at);
+            at += entry->d_reclen;
+            if (!isdigit((unsigned char)entry->d_name[0]))
+                continue;
+            int number = atoi(entry->d_name);
+            *ret_met = *ret_met || (first && number == from);
+            first = false;
+            found = number != from && look_at_descriptor(look, number) == DESCRIPTOR_LENT;
+        }
     }
-    closedir(directory);
+    return found;
+}
+
+/* Numbers are given out from below, so they are asked one by one for as long as there are some: the kernel makes an
+ * inode for each descriptor that it lists, and looks for it again when its name is read. Where there are many holes,
+ * and for what lies behind them, the directory is listed. */
+bool gms_maps_borrows(pid_t pid, const struct gms_inode *inodes, size_t count, uint64_t incarnation)
+{
+    enum { LONGEST_HOLE = 8 };
+    struct loan_look look = {.pid = pid, .inodes = inodes, .count = count, .incarnation = incarnation};
+    struct stat about;
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    look.directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (look.directory < 0)
+        return false;
+    off_t expected = fstat(look.directory, &about) == 0 ? about.st_size : 0; /* 0: before Linux 6.2 */
+    int last = -1;
+    bool found = false, met = false;
+    for (int number = 0; !found && expected > 0 && number - last <= LONGEST_HOLE; number++) {
+        enum descriptor descriptor = look_at_descriptor(&look, number);
+        found = descriptor == DESCRIPTOR_LENT;
+        if (descriptor != DESCRIPTOR_ABSENT) {
+            expected--;
+            last = number;
+        }
+    }
+    if (!found && last >= 0)
+        found = listed_borrows(&look, last, &met);
+    if (!found && !met)
+        found = listed_borrows(&look, -1, &met);
+    gms_fd_close(&look.directory);
     return found;
 }
 

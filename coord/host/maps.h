@@ -29,6 +29,10 @@ enum gms_maps_access { GMS_MAPS_ANY, GMS_MAPS_SHARED, GMS_MAPS_WRITABLE };
 /* Does `pid` map one of these files now? False too when it is gone or may not be read. */
 bool gms_maps_has(pid_t pid, const struct gms_inode *inodes, size_t count, enum gms_maps_access access);
 
+/* The lowest index among `inodes` of a file that `pid` maps now; `count`: it maps none, is gone or may not be read. One
+ * look, where asking for each would take many. */
+size_t gms_maps_first(pid_t pid, const struct gms_inode *inodes, size_t count, enum gms_maps_access access);
+
 /* Calls `found` for every process but this one that maps one of these files; false from `found` ends the walk. Returns
  * how many were found. */
 size_t gms_maps_each(const struct gms_inode *inodes, size_t count, enum gms_maps_access access,

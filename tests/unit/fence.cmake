@@ -8,3 +8,6 @@ set_target_properties(fake_cuda_lock PROPERTIES OUTPUT_NAME cuda SOVERSION 1
 add_test(NAME test_cuda_lock COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/test_cuda_lock.sh $<TARGET_FILE:gms-cuda-lock>
          ${CMAKE_BINARY_DIR}/tests/fake_lock ${CMAKE_BINARY_DIR}/tests/fake)
 set_tests_properties(test_cuda_lock PROPERTIES LABELS unit TIMEOUT 60)
+
+# What the fence's walk asks /proc.
+gms_add_test(NAME test_processes SOURCES test_processes.c LIBRARIES gms_coord)
