@@ -12,7 +12,7 @@
  * Lane 2, proposals, says for every engine slot what this rank's engine rank asks next.
  * Lane 3, transfers, carries news only: votes that no completed round has carried yet (kept: the lowest ids).
  * Lane 4, reclaim, is level-triggered and speaks of one step of it (core/reclaim.h).
- * Lane 5, exchange, carries what rank 0 gives to one engine's exchange, until a completed round has carried it.
+ * Lane 5, exchange, carries what rank 0 gives to one engine's exchange, until it has begun (core/exchange.c).
  */
 #ifndef GMS_CORE_BALLOT_H
 #define GMS_CORE_BALLOT_H
@@ -30,7 +30,7 @@ enum {
     GMS_MAX_ENGINES = 8,
     GMS_PROPOSAL_FIELDS = 6,
     GMS_BALLOT_TRANSFERS = 4,
-    GMS_BALLOT_VERSION = 3,
+    GMS_BALLOT_VERSION = 4,
     GMS_BALLOT_EXCHANGE_BYTES = 128,
     GMS_RECLAIM_SUSPECTS = 32,                    /* bits of a page's set of suspects */
     GMS_RECLAIM_CROWD = GMS_RECLAIM_SUSPECTS - 1, /* the place of those that have none of their own */

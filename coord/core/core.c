@@ -99,7 +99,7 @@ static bool make_draft(struct gms_core *core)
     if (memcmp(&draft->reclaim, &last->reclaim, sizeof draft->reclaim) != 0 && gms_core_reclaim_says(&draft->reclaim))
         news = true;
     if (gms_core_exchange_offer(core, &draft->exchange))
-        news = true; /* until a round has carried it */
+        news = true;
     return gms_core_transfer_news(core, draft) || news;
 }
 
@@ -205,7 +205,6 @@ static void round_done(struct gms_core *core, const struct gms_ballot *merged)
     }
     gms_core_facts(core, merged);
     gms_core_transfers(core, merged);
-    gms_core_exchange_round(core, merged);
     gms_core_operations(core, merged);
     gms_core_reclaim_round(core, merged);
     core->round++;

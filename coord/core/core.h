@@ -369,7 +369,8 @@ struct gms_core_pool_view {
 bool gms_core_look_pool(const struct gms_core *core, uint32_t index, struct gms_core_pool_view *ret_view);
 
 /* What rank 0 gave to the exchange that this incarnation's call `sequence` was, equal on all ranks: from its success on
- * until the incarnation's next exchange begins. False: there is none. `*ret_data` is borrowed until the next step. */
+ * until every rank has asked for the incarnation's next one. False: there is none. `*ret_data` is borrowed until the
+ * next step. */
 bool gms_core_look_exchange(const struct gms_core *core, uint64_t incarnation, uint32_t sequence,
                             const uint8_t **ret_data, uint32_t *ret_bytes);
 

@@ -50,6 +50,7 @@ struct gms_core_pending {
     uint64_t since_ns;                   /* first contributed */
     uint32_t adopted, idle, quarantined; /* adopt: the bulk's result, equal on all ranks */
     struct gms_proposal proposal;
+    bool exchange_due;       /* every rank asks for it, and the round that heard so carried another engine's bytes */
     uint32_t exchange_bytes; /* exchange, on rank 0: what it gives */
     uint8_t exchange[GMS_BALLOT_EXCHANGE_BYTES];
 };
@@ -78,8 +79,8 @@ struct gms_core_last {
     struct gms_outcome outcome;
 };
 
-/* What rank 0 gave to the slot's last exchange. One is enough: the next one begins only when every rank was told this
- * one's end. Replicated. */
+/* What rank 0 gave to the slot's last exchange. One is enough: the next one's takes its place when every rank asks for
+ * that, so was told this one's end. Replicated. */
 struct gms_core_exchange {
     uint32_t sequence; /* of the call, under the slot's incarnation; 0: there was none */
     uint32_t bytes;
@@ -250,13 +251,13 @@ void gms_core_operations(struct gms_core *core, const struct gms_ballot *merged)
 /* A condemned engine's operation ends everywhere. */
 void gms_core_operation_condemned(struct gms_core *core, uint32_t engine, const struct gms_ballot_proposal *merged);
 
-/* ---- exchange.c */
-/* Fills the ballot's lane on rank 0; true when there is something to say. */
+/* ---- exchange.c: the protocol is there */
+/* Fills the ballot's lane on rank 0; true when that is news: every rank waits for it. */
 bool gms_core_exchange_offer(const struct gms_core *core, struct gms_ballot_exchange *ret_exchange);
-/* The lane of a completed round: before the proposals, which need what it carries. */
-void gms_core_exchange_round(struct gms_core *core, const struct gms_ballot *merged);
-/* Has a round carried what rank 0 gives to this call? */
-bool gms_core_exchange_arrived(const struct gms_core *core, uint32_t engine, const struct gms_operation_key *key);
+/* Every rank asks for this call: its bytes take the place of the call's before, if the round's lane `said` has them.
+ * False: it has not, and the call is due. */
+bool gms_core_exchange_take(struct gms_core *core, uint32_t engine, const struct gms_operation_key *key,
+                            const struct gms_ballot_exchange *said);
 
 /* ---- pool.c */
 /* Bytes of all kv pools on each rank, those being made included. */

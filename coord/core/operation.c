@@ -521,8 +521,9 @@ static bool adopt_is_allowed(struct gms_core *core, uint32_t engine, const struc
     return false;
 }
 
-static void start(struct gms_core *core, uint32_t engine, const struct gms_ballot_proposal *merged)
+static void start(struct gms_core *core, uint32_t engine, const struct gms_ballot *ballot)
 {
+    const struct gms_ballot_proposal *merged = &ballot->proposals[engine];
     struct gms_core_engine *slot = &core->engines[engine];
     struct gms_core_operation operation = {.key = merged->least, .pool = GMS_CORE_NO_POOL};
     enum gms_operation kind = (enum gms_operation)operation.key.kind;
@@ -539,7 +540,7 @@ static void start(struct gms_core *core, uint32_t engine, const struct gms_ballo
         return;
     if (kind == GMS_OPERATION_ADOPT && !adopt_is_allowed(core, engine, merged))
         return;
-    if (kind == GMS_OPERATION_EXCHANGE && !gms_core_exchange_arrived(core, engine, &operation.key))
+    if (kind == GMS_OPERATION_EXCHANGE && !gms_core_exchange_take(core, engine, &operation.key, &ballot->exchange))
         return; /* another engine's was carried this time; rank 0 rings for the next round */
     if (kind == GMS_OPERATION_BUDGET) {
         struct gms_outcome outcome = gms_core_outcome(core, &operation.key, GMS_OK, -1);
@@ -625,7 +626,7 @@ void gms_core_operations(struct gms_core *core, const struct gms_ballot *merged)
         const struct gms_operation_key *key = &merged->proposals[e].least;
 
         if (may_start[e] && !(key->kind == GMS_OPERATION_JOIN && gms_core_takeover_busy(core)))
-            start(core, e, &merged->proposals[e]);
+            start(core, e, merged);
     }
 }
 

@@ -262,10 +262,14 @@ static void reply(struct gms_daemon *daemon, const struct gms_action *action)
     if (outcome->status == GMS_OK && outcome->key.kind == GMS_OPERATION_EXCHANGE) {
         const uint8_t *data = NULL;
         if (gms_core_look_exchange(daemon->core, outcome->key.incarnation, outcome->key.sequence, &data,
-                                   &message.reply.payload.length))
+                                   &message.reply.payload.length)) {
             message.reply.payload.data = data;
-        else /* only if this rank asks for it after it has asked for another */
+        } else { /* only if this rank asks for it after it has asked for another */
+            snprintf(text, sizeof text, "call %u: every rank has asked for a later exchange: it is not kept",
+                     outcome->key.sequence);
+            message.reply.text.length = (uint32_t)strlen(text);
             message.reply.status = GMS_E_STALE;
+        }
     }
     struct gms_pool_view pool;
     if (outcome->status == GMS_OK && outcome->key.kind == GMS_OPERATION_ALLOCATE &&

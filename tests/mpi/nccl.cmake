@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What rank 0 gives to all, and NCCL on top of it, on a NCCL and a driver made of host memory (tests/unit/nccl.cmake).
 gms_add_mpi_test(test_coord_exchange)
+target_link_libraries(test_coord_exchange PRIVATE PkgConfig::XXHASH)
 gms_add_mpi_test(test_coord_nccl)
 target_sources(test_coord_nccl PRIVATE ${CMAKE_SOURCE_DIR}/tests/unit/fake_nccl_find.c)
 target_link_libraries(test_coord_nccl PRIVATE ${CMAKE_DL_LIBS})

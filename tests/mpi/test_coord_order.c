@@ -27,6 +27,7 @@
 #include "base/run_dir.h"
 #include "core/ballot.h"
 #include "harness.h"
+#include "raw.h"
 #include "wire/channel.h"
 
 enum { RANKS = 2, IDLE_CLIENTS = 1000 };
@@ -36,87 +37,6 @@ enum { GATE_READY = 1, GATE_END };
 static struct cluster cluster;
 
 /* ------------------------------------------------------------------------------------------ an engine by hand --- */
-
-struct raw {
-    struct engine_rank *rank;
-    int fd;
-    uint32_t request, sequence;
-    uint64_t incarnation;
-    struct gms_message reply; /* the last one; its bytes lie in `buffer` */
-    uint8_t buffer[GMS_WIRE_MAX_BYTES];
-};
-
-static gms_status raw_connect(struct raw *raw, struct gms_error *error)
-{
-    char path[GMS_RUN_PATH_BYTES];
-    gms_fd_close(&raw->fd);
-    gms_status status = gms_run_dir_path(raw->rank->cluster->run_dir, "c", (int32_t)raw->rank->rank, path, error);
-    return status == GMS_OK ? gms_channel_connect(path, 2000, &raw->fd, error) : status;
-}
-
-/* Sends, and waits for the answer to it. A success of another kind (WELCOME) is OK too. */
-static gms_status raw_ask(struct raw *raw, struct gms_message *message)
-{
-    struct gms_error error;
-    uint64_t deadline_ns = gms_clock_ns() + 10 * GMS_NS_PER_S;
-    message->request_id = ++raw->request;
-    gms_status status = gms_channel_send_until(raw->fd, message, deadline_ns, &error);
-    while (status == GMS_OK || status == GMS_E_DISCONNECTED) { /* a refusal may wait behind a closed connection */
-        status = gms_channel_receive_until(raw->fd, raw->buffer, deadline_ns, &raw->reply, &error);
-        if (status != GMS_OK)
-            return status;
-        gms_message_close_fds(&raw->reply);
-        if (raw->reply.type == GMS_MESSAGE_REPLY &&
-            (raw->reply.request_id == raw->request || raw->reply.request_id == 0))
-            return (gms_status)raw->reply.reply.status;
-        if (raw->reply.type == GMS_MESSAGE_WELCOME || raw->reply.type == GMS_MESSAGE_SERVING)
-            return GMS_OK;
-    }
-    return status;
-}
-
-static gms_status raw_hello(struct raw *raw, const int *fds, uint32_t fd_count)
-{
-    struct gms_message hello = {.type = GMS_MESSAGE_HELLO, .fd_count = fd_count};
-    hello.hello.role = GMS_CLIENT_ENGINE;
-    hello.hello.pid = (uint32_t)getpid();
-    hello.hello.engine_id = raw->rank->engine;
-    hello.hello.rank = raw->rank->rank;
-    hello.hello.launch = (struct gms_bytes){raw->rank->launch, (uint32_t)strlen(raw->rank->launch)};
-    hello.hello.version = (struct gms_bytes){"test", 4};
-    for (uint32_t i = 0; i < fd_count; i++)
-        hello.fds[i] = fds[i];
-    return raw_ask(raw, &hello);
-}
-
-static gms_status raw_plain(struct raw *raw, enum gms_message_type type, uint64_t incarnation)
-{
-    struct gms_message message = {.type = type};
-    message.plain.incarnation = incarnation; /* the first field of all that are sent so */
-    return raw_ask(raw, &message);
-}
-
-static gms_status raw_propose(struct raw *raw, enum gms_operation kind, uint64_t incarnation, uint32_t sequence,
-                              uint64_t field0, uint64_t field1)
-{
-    struct gms_message message = {.type = GMS_MESSAGE_PROPOSE};
-    message.propose.kind = kind;
-    message.propose.incarnation = incarnation;
-    message.propose.sequence = sequence;
-    message.propose.launch = kind == GMS_OPERATION_JOIN ? 77 : 0;
-    message.propose.fields[0] = field0;
-    message.propose.fields[1] = field1;
-    return raw_ask(raw, &message);
-}
-
-#define EXPECT(call, wanted)                                                                                           \
-    do {                                                                                                               \
-        gms_status got_ = (call);                                                                                      \
-        if (got_ != (wanted))                                                                                          \
-            return gms_fail(error, GMS_E_PROTOCOL, "line %d: %s, not %s (%.*s)", __LINE__, gms_status_name(got_),      \
-                            gms_status_name(wanted), (int)raw->reply.reply.text.length,                                \
-                            raw->reply.type == GMS_MESSAGE_REPLY ? (const char *)raw->reply.reply.text.data : "");     \
-    } while (0)
 
 static gms_status wrong_hellos(struct raw *raw, struct gms_error *error)
 {
@@ -141,22 +61,20 @@ static gms_status wrong_hellos(struct raw *raw, struct gms_error *error)
         {{parent}, 1, GMS_E_REFUSED},
     };
     for (size_t i = 0; i < sizeof tries / sizeof tries[0]; i++) {
-        EXPECT(raw_connect(raw, error), GMS_OK);
-        EXPECT(raw_hello(raw, tries[i].fds[0] >= 0 ? tries[i].fds : &raw->fd, tries[i].count), tries[i].wanted);
+        RAW_EXPECT(raw_connect(raw, error), GMS_OK);
+        RAW_EXPECT(raw_hello(raw, tries[i].fds[0] >= 0 ? tries[i].fds : &raw->fd, tries[i].count), tries[i].wanted);
     }
-    EXPECT(raw_connect(raw, error), GMS_OK);
-    EXPECT(raw_plain(raw, GMS_MESSAGE_PARKED, 1), GMS_E_PROTOCOL); /* before HELLO */
-    EXPECT(raw_connect(raw, error), GMS_OK);
-    EXPECT(raw_hello(raw, &own, 1), GMS_OK);
+    RAW_EXPECT(raw_connect(raw, error), GMS_OK);
+    RAW_EXPECT(raw_plain(raw, GMS_MESSAGE_PARKED, 1), GMS_E_PROTOCOL); /* before HELLO */
+    RAW_EXPECT(raw_connect(raw, error), GMS_OK);
+    RAW_EXPECT(raw_hello(raw, &own, 1), GMS_OK);
 
-    struct raw *other = calloc(1, sizeof *other); /* two sessions of one engine */
-    *other = (struct raw){.rank = raw->rank, .fd = -1};
-    gms_status second = raw_connect(other, error);
+    struct raw *other = raw_new(raw->rank); /* two sessions of one engine */
+    gms_status second = other != NULL ? raw_connect(other, error) : GMS_E_NO_MEMORY;
     if (second == GMS_OK)
         second = raw_hello(other, &own, 1);
-    gms_fd_close(&other->fd);
-    free(other);
-    EXPECT(second, GMS_E_BUSY);
+    raw_free(other);
+    RAW_EXPECT(second, GMS_E_BUSY);
     for (size_t i = 0; i < 2; i++)
         gms_fd_close(&pipe_fds[i]);
     gms_fd_close(&own);
@@ -175,23 +93,23 @@ static gms_status disorder(struct raw *raw, struct gms_error *error)
     if (status != GMS_OK)
         return status;
     for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) /* before the join */
-        EXPECT(raw_plain(raw, plain[i], 1), GMS_E_REFUSED);
-    EXPECT(raw_propose(raw, GMS_OPERATION_ADOPT, 1, 1, 0, 0), GMS_E_REFUSED);
-    EXPECT(raw_propose(raw, GMS_OPERATION_RECLAIM, 1, 1, 0, 0), GMS_E_PROTOCOL);
-    EXPECT(raw_propose(raw, GMS_OPERATION_TAKEOVER, 0, 0, 0, 0), GMS_E_PROTOCOL);
+        RAW_EXPECT(raw_plain(raw, plain[i], 1), GMS_E_REFUSED);
+    RAW_EXPECT(raw_propose(raw, GMS_OPERATION_ADOPT, 1, 1, 0, 0), GMS_E_REFUSED);
+    RAW_EXPECT(raw_propose(raw, GMS_OPERATION_RECLAIM, 1, 1, 0, 0), GMS_E_PROTOCOL);
+    RAW_EXPECT(raw_propose(raw, GMS_OPERATION_TAKEOVER, 0, 0, 0, 0), GMS_E_PROTOCOL);
 
-    EXPECT(raw_propose(raw, GMS_OPERATION_JOIN, 0, 0, 0, 0), GMS_OK);
+    RAW_EXPECT(raw_propose(raw, GMS_OPERATION_JOIN, 0, 0, 0, 0), GMS_OK);
     const uint64_t own = raw->reply.reply.incarnation;
-    EXPECT(raw_propose(raw, GMS_OPERATION_JOIN, 0, 0, 0, 0), GMS_E_STALE);
+    RAW_EXPECT(raw_propose(raw, GMS_OPERATION_JOIN, 0, 0, 0, 0), GMS_E_STALE);
     for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) { /* another's incarnation, and older ones */
-        EXPECT(raw_plain(raw, plain[i], own + 1), GMS_E_STALE);
-        EXPECT(raw_plain(raw, plain[i], own - 1), GMS_E_STALE);
+        RAW_EXPECT(raw_plain(raw, plain[i], own + 1), GMS_E_STALE);
+        RAW_EXPECT(raw_plain(raw, plain[i], own - 1), GMS_E_STALE);
     }
     for (size_t i = 0; i < sizeof operations / sizeof operations[0]; i++) {
         if (operations[i] == GMS_OPERATION_ALLOCATE) /* without a name */
-            EXPECT(raw_propose(raw, operations[i], own, 1, 0, 0), GMS_E_INVALID);
+            RAW_EXPECT(raw_propose(raw, operations[i], own, 1, 0, 0), GMS_E_INVALID);
         else
-            EXPECT(raw_propose(raw, operations[i], own + 1, 1, 0, 0), GMS_E_STALE);
+            RAW_EXPECT(raw_propose(raw, operations[i], own + 1, 1, 0, 0), GMS_E_STALE);
     }
     /* Agreed on as one thing, done as another: on this rank alone the pool would have more slots. */
     struct gms_message allocate = {.type = GMS_MESSAGE_PROPOSE};
@@ -206,27 +124,28 @@ static gms_status disorder(struct raw *raw, struct gms_error *error)
     allocate.propose.fields[1] = GMS_POOL_KV;
     allocate.propose.fields[2] = 20;
     allocate.propose.fields[3] = 4096;
-    EXPECT(raw_ask(raw, &allocate), GMS_E_PROTOCOL);
-    EXPECT(raw_plain(raw, GMS_MESSAGE_READY, own), GMS_E_REFUSED);               /* before the promotion */
-    EXPECT(raw_propose(raw, GMS_OPERATION_ADOPT, own, 7, 0, 0), GMS_E_PROTOCOL); /* number 7 is not next */
-    EXPECT(raw_propose(raw, GMS_OPERATION_ADOPT, own, 1, 0, 0), GMS_E_REFUSED);  /* before the promotion */
+    RAW_EXPECT(raw_ask(raw, &allocate), GMS_E_PROTOCOL);
+    RAW_EXPECT(raw_plain(raw, GMS_MESSAGE_READY, own), GMS_E_REFUSED);               /* before the promotion */
+    RAW_EXPECT(raw_propose(raw, GMS_OPERATION_ADOPT, own, 7, 0, 0), GMS_E_PROTOCOL); /* number 7 is not next */
+    RAW_EXPECT(raw_propose(raw, GMS_OPERATION_ADOPT, own, 1, 0, 0), GMS_E_REFUSED);  /* before the promotion */
 
     rank_at(raw->rank, AT_HELD);
-    EXPECT(raw_plain(raw, GMS_MESSAGE_PARKED, own), GMS_OK);
+    RAW_EXPECT(raw_plain(raw, GMS_MESSAGE_PARKED, own), GMS_OK);
     struct gms_message promote = {0};
     uint64_t deadline_ns = gms_clock_ns() + 10 * GMS_NS_PER_S;
     while (promote.type != GMS_MESSAGE_PROMOTE)
-        EXPECT(gms_channel_receive_until(raw->fd, raw->buffer, deadline_ns, &promote, error), GMS_OK);
-    EXPECT(raw_plain(raw, GMS_MESSAGE_PARKED, own), GMS_OK);       /* parked twice is nothing */
-    EXPECT(raw_plain(raw, GMS_MESSAGE_READY, own), GMS_E_REFUSED); /* before the adoption */
-    EXPECT(raw_propose(raw, GMS_OPERATION_ADOPT, own, 2, promote.promote.epoch + 1, 0), GMS_E_STALE);
-    EXPECT(raw_propose(raw, GMS_OPERATION_ADOPT, own, 3, promote.promote.epoch, promote.promote.source), GMS_OK);
-    EXPECT(raw_propose(raw, GMS_OPERATION_ADOPT, own, 4, promote.promote.epoch, promote.promote.source), GMS_E_REFUSED);
-    EXPECT(raw_plain(raw, GMS_MESSAGE_READY, own), GMS_OK);
+        RAW_EXPECT(gms_channel_receive_until(raw->fd, raw->buffer, deadline_ns, &promote, error), GMS_OK);
+    RAW_EXPECT(raw_plain(raw, GMS_MESSAGE_PARKED, own), GMS_OK);       /* parked twice is nothing */
+    RAW_EXPECT(raw_plain(raw, GMS_MESSAGE_READY, own), GMS_E_REFUSED); /* before the adoption */
+    RAW_EXPECT(raw_propose(raw, GMS_OPERATION_ADOPT, own, 2, promote.promote.epoch + 1, 0), GMS_E_STALE);
+    RAW_EXPECT(raw_propose(raw, GMS_OPERATION_ADOPT, own, 3, promote.promote.epoch, promote.promote.source), GMS_OK);
+    RAW_EXPECT(raw_propose(raw, GMS_OPERATION_ADOPT, own, 4, promote.promote.epoch, promote.promote.source),
+               GMS_E_REFUSED);
+    RAW_EXPECT(raw_plain(raw, GMS_MESSAGE_READY, own), GMS_OK);
     rank_at(raw->rank, AT_SERVING);
     rank_gate(raw->rank, GATE_READY);
-    EXPECT(raw_plain(raw, GMS_MESSAGE_READY, own), GMS_E_REFUSED); /* it serves already */
-    EXPECT(raw_propose(raw, GMS_OPERATION_ADOPT, own, 5, promote.promote.epoch, own), GMS_E_REFUSED);
+    RAW_EXPECT(raw_plain(raw, GMS_MESSAGE_READY, own), GMS_E_REFUSED); /* it serves already */
+    RAW_EXPECT(raw_propose(raw, GMS_OPERATION_ADOPT, own, 5, promote.promote.epoch, own), GMS_E_REFUSED);
     rank_at(raw->rank, AT_SHADOW);
     rank_gate(raw->rank, GATE_END);
     return GMS_OK;
@@ -234,13 +153,11 @@ static gms_status disorder(struct raw *raw, struct gms_error *error)
 
 static gms_status disordered_engine(struct engine_rank *rank, struct gms_error *error)
 {
-    struct raw *raw = calloc(1, sizeof *raw);
+    struct raw *raw = raw_new(rank);
     if (raw == NULL)
         return gms_fail(error, GMS_E_NO_MEMORY, "no memory");
-    *raw = (struct raw){.rank = rank, .fd = -1};
     gms_status status = disorder(raw, error);
-    gms_fd_close(&raw->fd);
-    free(raw);
+    raw_free(raw);
     return status;
 }
 

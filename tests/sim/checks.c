@@ -113,6 +113,7 @@ static void check_outcome(struct cluster *cluster, uint32_t rank, uint32_t engin
     cluster->decided[cluster->decided_count].outcome = *outcome;
     memset(&cluster->decided[cluster->decided_count].told, 0, sizeof cluster->decided[0].told);
     cluster->decided[cluster->decided_count].closed = cluster->decided[cluster->decided_count].past = false;
+    cluster->decided[cluster->decided_count].given = 0;
     cluster_put(&cluster->decided[cluster->decided_count++].told, rank);
 }
 
@@ -226,17 +227,40 @@ static void told(struct cluster *cluster, uint64_t epoch, uint64_t incarnation)
         cluster->told_incarnation = incarnation;
 }
 
-/* Everybody has what rank 0 gave to this very call, and may be given it now. */
-static void check_exchange(struct cluster *cluster, uint32_t rank, const struct gms_operation_key *key)
+/* Is this what rank 0 gave to the call in that world? */
+static bool is_given(const struct gms_operation_key *key, uint32_t world, const uint8_t *data, uint32_t bytes)
 {
     uint8_t given[GMS_BALLOT_EXCHANGE_BYTES];
-    uint32_t bytes = 0, expected = cluster_gives(key, 0, given);
-    const uint8_t *data = NULL;
 
-    if (!gms_core_look_exchange(cluster->cores[rank], key->incarnation, key->sequence, &data, &bytes) ||
-        bytes != expected || memcmp(data, given, bytes) != 0)
-        cluster_fail(cluster, "rank %u: exchange of incarnation %llu call %u: %u bytes, not the %u that rank 0 gave",
-                     rank, (unsigned long long)key->incarnation, key->sequence, bytes, expected);
+    return cluster_gives(key, 0, world, given) == bytes && memcmp(data, given, bytes) == 0;
+}
+
+/* Everybody has what rank 0 gave to this very call, the same everywhere, and may be given it now. */
+static void check_exchange(struct cluster *cluster, uint32_t rank, const struct gms_operation_key *key)
+{
+    const uint8_t *data = NULL;
+    uint32_t bytes = 0, world = cluster->worlds, *told = NULL;
+
+    if (!gms_core_look_exchange(cluster->cores[rank], key->incarnation, key->sequence, &data, &bytes)) {
+        cluster_fail(cluster, "rank %u: exchange of incarnation %llu call %u succeeded, and what rank 0 gave is gone",
+                     rank, (unsigned long long)key->incarnation, key->sequence);
+        return;
+    }
+    for (uint32_t i = cluster->decided_count; i-- > 0 && !told;)
+        if (cluster_keys_equal(&cluster->decided[i].outcome.key, key))
+            told = &cluster->decided[i].given;
+    if (told && *told)
+        world = *told;
+    else
+        while (world > 1 && !is_given(key, world, data, bytes))
+            world--;
+    if (!is_given(key, world, data, bytes))
+        cluster_fail(cluster,
+                     "rank %u: exchange of incarnation %llu call %u: %u bytes that rank 0 did not give to it%s", rank,
+                     (unsigned long long)key->incarnation, key->sequence, bytes,
+                     told && *told ? ", or that others were not told" : "");
+    if (told)
+        *told = world;
 }
 
 static void check_reply(struct cluster *cluster, uint32_t rank, const struct gms_action *action)

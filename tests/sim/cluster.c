@@ -404,14 +404,15 @@ void cluster_advance(struct cluster *cluster, uint64_t ns)
 
 /* ------------------------------------------------------------------------------------------------- events ----- */
 
-uint32_t cluster_gives(const struct gms_operation_key *key, uint32_t rank, uint8_t ret_data[GMS_BALLOT_EXCHANGE_BYTES])
+uint32_t cluster_gives(const struct gms_operation_key *key, uint32_t rank, uint32_t world,
+                       uint8_t ret_data[GMS_BALLOT_EXCHANGE_BYTES])
 {
     memset(ret_data, 0, GMS_BALLOT_EXCHANGE_BYTES);
     if (key->kind != GMS_OPERATION_EXCHANGE)
         return 0;
     uint32_t bytes = (uint32_t)((key->incarnation * 41 + key->sequence) % (GMS_BALLOT_EXCHANGE_BYTES + 1));
     for (uint32_t i = 0; i < bytes; i++)
-        ret_data[i] = (uint8_t)(key->incarnation * 7 + key->sequence * 3 + rank * 101 + i);
+        ret_data[i] = (uint8_t)(key->incarnation * 7 + key->sequence * 3 + rank * 101 + (world - 1) * 13 + i);
     return bytes;
 }
 
@@ -424,7 +425,7 @@ void cluster_ask(struct cluster *cluster, uint32_t rank, uint32_t engine, uint64
     event.propose.session = session;
     event.propose.since = since;
     event.propose.proposal = *proposal;
-    event.propose.exchange_bytes = cluster_gives(&proposal->key, rank, event.propose.exchange);
+    event.propose.exchange_bytes = cluster_gives(&proposal->key, rank, cluster->worlds, event.propose.exchange);
     cluster_step(cluster, rank, &event);
 }
 

@@ -172,8 +172,9 @@ struct cluster {
         uint32_t engine;
         struct gms_outcome outcome;
         struct cluster_set told;
-        bool closed; /* whoever had to be told of it is dead */
-        bool past;   /* of an earlier life of the group: may only be decided again as a failure */
+        bool closed;    /* whoever had to be told of it is dead */
+        bool past;      /* of an earlier life of the group: may only be decided again as a failure */
+        uint32_t given; /* an exchange: in which world rank 0 gave what was told; 0: nobody was told yet */
     } * decided;
     uint32_t decided_count;
     struct gms_core_view views[CLUSTER_ROUNDS]; /* of the first rank that came so far; world 0: nobody has */
@@ -274,8 +275,10 @@ struct gms_proposal cluster_call(enum gms_operation kind, uint64_t incarnation, 
 struct gms_proposal cluster_allocate(uint64_t incarnation, uint32_t sequence, const char *pool, uint32_t pool_kind,
                                      uint64_t slot_count, uint64_t block_bytes);
 struct gms_proposal cluster_on_pool(enum gms_operation kind, uint64_t incarnation, uint32_t sequence, const char *pool);
-/* What `rank` gives to an exchange; of the ranks, and of every call, something else. */
-uint32_t cluster_gives(const struct gms_operation_key *key, uint32_t rank, uint8_t ret_data[GMS_BALLOT_EXCHANGE_BYTES]);
+/* What `rank` gives to an exchange when it asks for it in that world (the cluster's `worlds`); of the ranks, of every
+ * call, and of every world something else. */
+uint32_t cluster_gives(const struct gms_operation_key *key, uint32_t rank, uint32_t world,
+                       uint8_t ret_data[GMS_BALLOT_EXCHANGE_BYTES]);
 struct gms_proposal cluster_adopt(uint64_t incarnation, uint32_t sequence, uint64_t epoch, uint64_t source);
 
 struct gms_core_view cluster_look(const struct cluster *cluster, uint32_t rank);

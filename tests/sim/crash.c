@@ -27,6 +27,27 @@ static void count_crash(struct sim *sim, uint32_t rank)
     sim->totals->crashed_preparing += preparing;
 }
 
+/* Was some rank told the end of an exchange that another one still asks for? */
+static void count_split(struct sim *sim)
+{
+    bool split = false;
+
+    for (uint32_t e = 0; e < sim->engine_count; e++) {
+        const struct process *processes = sim->engines[e].processes;
+        uint32_t least = UINT32_MAX, greatest = 0;
+
+        for (uint32_t r = 0; r < sim->cluster->ranks; r++) {
+            uint32_t exchanged = processes[r].alive ? processes[r].exchanged : 0;
+            bool asks = processes[r].alive && processes[r].waiting && processes[r].life == LIFE_EXCHANGE;
+
+            greatest = exchanged > greatest ? exchanged : greatest;
+            least = asks && exchanged < least ? exchanged : least;
+        }
+        split = split || least < greatest;
+    }
+    sim->totals->split += split;
+}
+
 /* ------------------------------------------------------------------------------------------------- losses ----- */
 
 /* What must not, and what need not be gone on from. */
@@ -136,6 +157,7 @@ void sim_restart(struct sim *sim, bool faithful)
     bool salvage = false;
 
     sim_count_rows(sim);
+    count_split(sim);
     for (uint32_t e = 0; e < sim->engine_count; e++)
         for (uint32_t r = 0; r < cluster->ranks; r++)
             sim->engines[e].processes[r].attached = false;
@@ -172,7 +194,7 @@ void sim_restart(struct sim *sim, bool faithful)
     look_around(sim);
 }
 
-void sim_crash(struct sim *sim)
+void sim_kill_coordinators(struct sim *sim)
 {
     struct cluster *cluster = sim->cluster;
     uint32_t victim = sim_below(sim, cluster->ranks), survivors[CLUSTER_RANKS];
@@ -187,6 +209,13 @@ void sim_crash(struct sim *sim)
     for (uint32_t r = 0; r < cluster->ranks; r++)
         survivors[r] = sim_below(sim, cluster->disks[r].queued + 1);
     cluster_crash(cluster, survivors);
+}
+
+void sim_crash(struct sim *sim)
+{
+    struct cluster *cluster = sim->cluster;
+
+    sim_kill_coordinators(sim);
     for (uint32_t e = 0; e < sim->engine_count; e++)
         for (uint32_t r = 0; r < cluster->ranks; r++)
             if (sim_chance(sim, 20)) /* nobody hears it */

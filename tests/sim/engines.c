@@ -96,6 +96,7 @@ void sim_launch(struct sim *sim, uint32_t engine)
 {
     sim->engines[engine].launch = ++sim->launches;
     sim->engines[engine].launches++;
+    sim->engines[engine].exchanges = 1 + sim_below(sim, EXCHANGES);
     for (uint32_t r = 0; r < sim->cluster->ranks; r++) {
         struct process *process = &sim->engines[engine].processes[r];
 
@@ -222,6 +223,23 @@ void sim_be_of_another_opinion(struct gms_proposal *proposal, uint32_t rank)
     proposal->fields[1] += 1000 + rank;
 }
 
+/* Nobody who lives is told that what it asks for is past, nor, where nothing goes wrong, anything but what rank 0 gave.
+ */
+static void check_answer(struct sim *sim, uint32_t engine, uint32_t rank, const struct gms_outcome *outcome)
+{
+    struct gms_core_view view = cluster_look(sim->cluster, rank);
+    const struct gms_core_engine_view *slot = &view.engines[engine];
+
+    if (outcome->status == GMS_E_STALE && outcome->key.kind != GMS_OPERATION_ADOPT && outcome->key.incarnation &&
+        slot->incarnation == outcome->key.incarnation && slot->role != GMS_ROLE_CONDEMNED)
+        cluster_fail(sim->cluster, "rank %u: a living engine is told: %s", rank, outcome->text);
+    if (outcome->key.kind != GMS_OPERATION_EXCHANGE)
+        return;
+    sim->totals->exchanged += outcome->status == GMS_OK;
+    if (sim->exchanges_only && outcome->status != GMS_OK)
+        cluster_fail(sim->cluster, "rank %u: %s", rank, outcome->text);
+}
+
 /* What a rank can spare for kv pools: mostly enough for both, now and then for one, or for none. */
 static uint64_t spare_bytes(struct sim *sim)
 {
@@ -296,7 +314,7 @@ bool sim_work(struct sim *sim, uint32_t engine, uint32_t rank)
     default:
         return false;
     }
-    if (process->life != LIFE_JOIN && sim_chance(sim, 400))
+    if (process->life != LIFE_JOIN && !sim->exchanges_only && sim_chance(sim, 400))
         sim_be_of_another_opinion(&proposal, rank);
     call(sim, engine, rank, &proposal);
     return true;
@@ -307,11 +325,12 @@ static void on_reply(struct sim *sim, uint32_t engine, uint32_t rank, const stru
     struct process *process = &sim->engines[engine].processes[rank];
 
     process->waiting = false;
+    check_answer(sim, engine, rank, outcome);
     if (process->life == LIFE_JOIN) {
         if (outcome->status == GMS_OK) {
             process->incarnation = outcome->incarnation;
             process->sequence = 1;
-            process->life = LIFE_WEIGHTS;
+            process->life = sim->exchanges_only ? LIFE_EXCHANGE : LIFE_WEIGHTS;
         } else if (outcome->status != GMS_E_BUSY && outcome->status != GMS_E_AGAIN) {
             sim_end_process(sim, engine, rank); /* this launch is over */
         }
@@ -354,7 +373,8 @@ static void on_reply(struct sim *sim, uint32_t engine, uint32_t rank, const stru
         process->life = LIFE_EXCHANGE;
         break;
     case LIFE_EXCHANGE:
-        process->life = LIFE_PARK;
+        if (++process->exchanged == sim->engines[engine].exchanges)
+            process->life = LIFE_PARK;
         break;
     case LIFE_ADOPT:
         process->life = LIFE_READY;

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Shows that the simulator and the unit tests notice when a guard of the core is gone: applies each line of mutations.txt
-# to a copy of coord/core, and runs at most SEEDS schedules, then the golden traces, then the core's unit tests.
+# to a copy of coord/core, and runs at most SEEDS schedules, a few lives of exchanges, then the golden traces, then the
+# core's unit tests.
 #
 #   mutations.sh [-n SEEDS] [-d DIRECTORY] [PATTERN]     PATTERN: only mutations whose line matches
 #
@@ -15,7 +16,7 @@ while [ $# -gt 0 ]; do
     case $1 in
     -n) seeds=$2; shift 2 ;;
     -d) work=$2; shift 2 ;;
-    -*) sed -n '2,8p' "$0"; exit 2 ;;
+    -*) sed -n '2,9p' "$0"; exit 2 ;;
     *) pattern=$1; shift ;;
     esac
 done
@@ -41,7 +42,8 @@ for test in $tests; do
 done
 cluster="$work/plain/cluster.o $work/plain/checks.o $work/plain/disk.o $work/plain/effects.o"
 cluster="$cluster $work/plain/memory.o $work/plain/print.o"
-program="$work/plain/sim.o $work/plain/engines.o $work/plain/schedule.o $work/plain/crash.o $work/plain/scenario.o $work/plain/sizes.o"
+program="$work/plain/sim.o $work/plain/engines.o $work/plain/schedule.o $work/plain/crash.o $work/plain/scenario.o"
+program="$program $work/plain/sizes.o $work/plain/exchanges.o"
 
 build() { # directory with the mutated object, or plain; its name
     core=
@@ -57,6 +59,10 @@ caught_by() { # directory: prints what noticed, fails when nothing did
     if ! timeout 300 "$1/sim" --schedules "$seeds" --failures 1 >"$1/out" 2>&1; then
         seed=$(sed -n 's/^FAIL seed \([0-9]*\).*/\1/p' "$1/out" | head -1)
         echo "sim, seed ${seed:-(ended)}: $(sed -n 's/^FAIL[^:]*: //p' "$1/out" | head -1 | cut -c1-100)"
+        return 0
+    fi
+    if ! timeout 120 "$1/sim" --exchanges --schedules 2 >"$1/out" 2>&1; then
+        echo "exchanges: $(sed -n 's/^FAIL[^:]*: //p' "$1/out" | head -1 | cut -c1-100)"
         return 0
     fi
     if ! "$here/golden.sh" "$1/sim" >/dev/null 2>&1; then

@@ -114,9 +114,9 @@ void sim_turn(struct sim *sim)
     struct cluster *cluster = sim->cluster;
     uint32_t engine = sim_below(sim, sim->engine_count), rank = sim_below(sim, cluster->ranks);
 
-    if (sim_chance(sim, sim->fault_rate))
+    if (!sim->quiet && sim_chance(sim, sim->fault_rate))
         fault(sim);
-    if (sim_chance(sim, sim->time_rate))
+    if (!sim->quiet && sim_chance(sim, sim->time_rate))
         advance(sim);
     if (sim_chance(sim, 50))
         relaunch(sim);

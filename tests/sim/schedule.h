@@ -9,7 +9,7 @@
 #include "core/core_state.h"
 
 #define MS UINT64_C(1000000)
-enum { ENGINES = 3, TRANSFER_PARTS = 2, SCHEDULE_STEPS = 2500 };
+enum { ENGINES = 3, EXCHANGES = 4, TRANSFER_PARTS = 2, SCHEDULE_STEPS = 2500 };
 
 enum life {
     LIFE_JOIN,
@@ -36,6 +36,7 @@ struct process {
     uint64_t session, incarnation; /* 0: the driver was not told yet */
     uint64_t since;                /* the world in which it asked to join; 0: not yet */
     uint32_t sequence;
+    uint32_t exchanged; /* exchanges that succeeded */
     uint64_t epoch, source;
     struct gms_proposal asked; /* while it waits for a call */
     uint64_t transfer;         /* id, 0: none under way */
@@ -51,6 +52,7 @@ struct session {
 struct engine {
     uint64_t launch;
     uint32_t launches;
+    uint32_t exchanges;        /* that each rank of this launch makes, one after the other */
     struct process *processes; /* one for each rank */
 };
 
@@ -60,6 +62,8 @@ struct totals {
     uint64_t crashes, undone, verdicts[GMS_RECOVERY_REFUSE + 1];
     uint64_t lost_in_vain; /* stores whose loss was none, since others had as much */
     uint64_t past;         /* launches of an earlier life that were refused */
+    uint64_t exchanged;    /* answers to exchanges, a rank each, with what rank 0 gave */
+    uint64_t split; /* restarts between the answers of two ranks to one exchange: some were told, some ask again */
     uint64_t crashed_in[GMS_TAKEOVER_STATE_COUNT], crashed_preparing; /* in which state; an operation was under way */
     struct gms_core_rows rows;
 };
@@ -71,7 +75,8 @@ struct sim {
     uint64_t session_count, session_capacity;
     uint32_t engine_count, launch_limit, salvages;
     uint32_t fault_rate, time_rate, crash_rate; /* one in so many turns */
-    bool quiet;                                 /* no faults any more */
+    bool quiet;                                 /* no faults any more, and time stands still but for who waits */
+    bool exchanges_only;                        /* nothing between join and exchanges, and each must succeed */
     struct engine engines[ENGINES];
     struct totals *totals;
 };
@@ -117,6 +122,16 @@ void sim_crash(struct sim *sim);
 /* The new world, once all are dead. `faithful`: without anything lost. */
 void sim_restart(struct sim *sim, bool faithful);
 void sim_count_rows(struct sim *sim);
+
+/* The same up to where all are dead. */
+void sim_kill_coordinators(struct sim *sim);
+
+/* ---- exchanges.c */
+/* Lives that make exchanges, as many as `seeds` from `seed` on: each is lived once without a death, then once more for
+ * every turn of it, in which the coordinators die then (at: that turn alone; UINT64_MAX: all). No engine dies and no
+ * time passes, so every exchange must be answered on every rank, with what rank 0 gave to it. Prints what came of it;
+ * false: something did not hold, and was printed. */
+bool sim_exchanges(uint64_t seed, uint64_t seeds, uint64_t at, bool trace);
 
 /* ---- sizes.c */
 /* Prints what agreements of 8, 16, ... `most` ranks cost; false: something did not hold. */

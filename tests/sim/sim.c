@@ -17,8 +17,8 @@
 #include "schedule.h"
 
 struct arguments {
-    uint64_t seed, schedules, every, failures, ranks, sizes;
-    bool trace;
+    uint64_t seed, schedules, every, failures, ranks, sizes, at;
+    bool trace, exchanges;
     const char *scenario;
 };
 
@@ -61,6 +61,12 @@ static error_t parse(int key, char *text, struct argp_state *state)
         arguments->sizes = text ? number(text, state) : GMS_MAX_RANKS;
         if (arguments->sizes < 8 || arguments->sizes > GMS_MAX_RANKS)
             argp_error(state, "--sizes: 8 to %d", GMS_MAX_RANKS);
+        return 0;
+    case 'x':
+        arguments->exchanges = true;
+        return 0;
+    case 'a':
+        arguments->at = number(text, state);
         return 0;
     case 'c':
         arguments->scenario = text;
@@ -139,7 +145,9 @@ static bool report(const struct totals *totals, uint64_t ns)
     }
     printf("\n  %llu lost stores that were no loss, %llu launches of an earlier life refused\n",
            (unsigned long long)totals->lost_in_vain, (unsigned long long)totals->past);
-    complete = complete && totals->lost_in_vain && totals->past;
+    printf("  %llu answers with what rank 0 gave; %llu restarts when an exchange was told to some ranks only\n",
+           (unsigned long long)totals->exchanged, (unsigned long long)totals->split);
+    complete = complete && totals->lost_in_vain && totals->past && totals->split;
     complete = report_rows("roles", totals->rows.roles, gms_core_role_rows(), true) && complete;
     complete = report_rows("takeover", totals->rows.takeover, gms_core_takeover_rows(), false) && complete;
     complete = report_rows("votes", totals->rows.votes, gms_core_vote_rows(), true) && complete;
@@ -157,6 +165,9 @@ int main(int argc, char **argv)
         {"ranks", 'r', "N", 0, "All schedules with N ranks, 2 to 1024 (default: 2 to 16, mostly few)", 0},
         {"sizes", 'z', "N", OPTION_ARG_OPTIONAL,
          "Print what agreements of 8, 16, ... N ranks cost instead (default 1024)", 0},
+        {"exchanges", 'x', NULL, 0,
+         "Lives of exchanges instead, N seeds of --schedules, with the coordinators' death at every turn of each", 0},
+        {"at", 'a', "TURN", 0, "With --exchanges: only this turn", 0},
         {"scenario", 'c', "NAME", 0, "Print the trace of a named scenario instead ('list' prints the names)", 0},
         {0},
     };
@@ -170,7 +181,7 @@ int main(int argc, char **argv)
                                      NULL,
                                      NULL,
                                      NULL};
-    struct arguments arguments = {.seed = 1, .schedules = 2000, .failures = 5};
+    struct arguments arguments = {.seed = 1, .schedules = 2000, .failures = 5, .at = UINT64_MAX};
     struct totals totals = {0};
     uint64_t failures = 0, begin_ns;
 
@@ -182,6 +193,8 @@ int main(int argc, char **argv)
     mallopt(M_MMAP_THRESHOLD,
             1 << 30); /* a schedule's memory is the next one's: page faults cost more than its steps */
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    if (arguments.exchanges)
+        return !sim_exchanges(arguments.seed, arguments.schedules, arguments.at, arguments.trace);
     begin_ns = clock_ns();
     for (uint64_t i = 0; i < arguments.schedules && failures < arguments.failures; i++) {
         failures += !sim_run_schedule(arguments.seed + i, (uint32_t)arguments.ranks, arguments.trace, &totals);
