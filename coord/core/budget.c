@@ -37,12 +37,28 @@ static bool is_known(const struct gms_budget *budget)
     return budget->bytes && budget->bytes != UINT64_MAX;
 }
 
-/* Who was told the number is warming up, and may yet make its pools by it. */
+/* Was this incarnation told the number? Its call is among those whose outcomes are kept. */
+static bool was_told(const struct gms_core_engine *slot)
+{
+    for (uint32_t i = 0; i < GMS_CORE_OUTCOMES; i++) {
+        const struct gms_outcome *outcome = &slot->decided[i].outcome;
+
+        if (outcome->key.kind == GMS_OPERATION_BUDGET && outcome->key.incarnation == slot->incarnation &&
+            outcome->status == GMS_OK)
+            return true;
+    }
+    return false;
+}
+
+/* Somebody who was told the number is warming up, and may yet make its pools by it. */
 static bool is_promised(const struct gms_core *core)
 {
-    for (uint32_t i = 0; i < GMS_MAX_ENGINES; i++)
-        if (core->engines[i].role == GMS_ROLE_JOINED && core->engines[i].incarnation == core->budget.incarnation)
+    for (uint32_t i = 0; i < GMS_MAX_ENGINES; i++) {
+        const struct gms_core_engine *slot = &core->engines[i];
+
+        if (slot->role == GMS_ROLE_JOINED && (slot->incarnation == core->budget.incarnation || was_told(slot)))
             return true;
+    }
     return false;
 }
 

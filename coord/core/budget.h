@@ -6,8 +6,8 @@
  *   agreed   the least of all ranks' numbers, from one round; from then on bytes, the same everywhere
  *
  * What a shadow needs is a reserve until one has parked and was measured. An engine that was told a number may make its
- * pools by it, and no pool is ever shrunk: while there is a kv pool, or the engine that asked first is still warming
- * up, the number stands. It is agreed anew when an engine asks and neither is so. Pure.
+ * pools by it, and no pool is ever shrunk: while there is a kv pool, or an engine that was told the number is still
+ * warming up, it stands. It is agreed anew when an engine asks and neither is so. Pure.
  */
 #ifndef GMS_CORE_BUDGET_H
 #define GMS_CORE_BUDGET_H

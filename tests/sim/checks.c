@@ -296,6 +296,22 @@ static bool has_promise(const struct cluster *cluster, const struct gms_operatio
     return false;
 }
 
+/* A kv pool is refused by the very number that its engine was told, whoever else asked or ended meanwhile. */
+static void check_refused_pool(struct cluster *cluster, uint32_t rank, const struct gms_outcome *outcome)
+{
+    static const char words[] = "free of the kv budget of ";
+    const char *text = strstr(outcome->text, words);
+
+    for (uint32_t i = 0; i < cluster->decided_count && text; i++) {
+        const struct gms_outcome *known = &cluster->decided[i].outcome;
+        if (known->key.kind == GMS_OPERATION_BUDGET && known->status == GMS_OK &&
+            known->key.incarnation == outcome->key.incarnation &&
+            known->budget != strtoull(text + sizeof words - 1, NULL, 10))
+            cluster_fail(cluster, "rank %u: told %llu bytes, and then: %s", rank, (unsigned long long)known->budget,
+                         outcome->text);
+    }
+}
+
 /* No rank is told that it may use more than it has, nor does the group keep more. */
 static void check_budget(struct cluster *cluster, uint32_t rank, const struct gms_action *action)
 {
@@ -327,6 +343,8 @@ void cluster_check_action(struct cluster *cluster, uint32_t rank, const struct g
         check_outcome(cluster, rank, action->commit.engine, &action->commit.outcome);
         if (action->type == GMS_ACTION_COMMIT && action->commit.outcome.key.kind == GMS_OPERATION_BUDGET)
             check_budget(cluster, rank, action);
+        if (action->commit.outcome.status == GMS_E_NO_CAPACITY)
+            check_refused_pool(cluster, rank, &action->commit.outcome);
         told(cluster, action->commit.outcome.epoch, action->commit.outcome.incarnation);
         break;
     case GMS_ACTION_REPLY:

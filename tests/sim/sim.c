@@ -5,7 +5,8 @@
  * die, leave, are commanded away and are started again. The cluster checks safety after every step; when the faults
  * stop, the group must come to rest with every call decided, nobody half promoted, and all ranks in one state.
  *
- * A schedule is its seed: a failure prints it, and `sim --seed S --trace` shows it step by step.
+ * A schedule is its seed: a failure prints it, and `sim --seed S --trace` shows it step by step. --exchanges is another
+ * kind of schedule (exchanges.c).
  */
 #include <argp.h>
 #include <malloc.h>

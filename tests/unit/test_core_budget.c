@@ -91,29 +91,63 @@ static void test_the_least_is_agreed_and_stands(void **state)
     assert_int_equal(outcome.budget, 700000);
     outcome = everywhere_with(c, 1, budget_call(2, 2, 0), GMS_BUDGET_FIELD_HERE, (uint64_t[]){1, UINT64_MAX, 1});
     assert_int_equal(outcome.budget, 700000);
-    /* When neither a pool nor the first one is there, it is agreed anew; with a pool it stands. */
+    /* The first one's end takes nothing from the other, also when others ask now. */
     cluster_fact(c, 0, 0, 1, GMS_FACT_GONE);
     cluster_settle(c);
-    outcome = everywhere_with(c, 1, budget_call(2, 3, 0), GMS_BUDGET_FIELD_HERE, (uint64_t[]){80000, 90000, 81000});
+    fact_everywhere(c, 0, 1, GMS_FACT_RETIRED);
+    assert_int_equal(join(c, 0, 14), 3);
+    outcome = everywhere_with(c, 0, budget_call(3, 1, 0), GMS_BUDGET_FIELD_HERE, (uint64_t[]){80000, 90000, 81000});
+    assert_int_equal(outcome.budget, 700000);
+    kv = cluster_allocate(2, 3, "kv", GMS_POOL_KV, 100, 7000);
+    outcome = everywhere_with(c, 1, kv, GMS_ALLOCATE_FIELD_BUDGET, (uint64_t[]){10, 20, 30}); /* it was told 700,000 */
+    assert_int_equal(outcome.status, GMS_OK);
+    kv = cluster_on_pool(GMS_OPERATION_RELEASE, 2, 4, "kv");
+    outcome = everywhere_with(c, 1, kv, GMS_ALLOCATE_FIELD_BUDGET, (uint64_t[]){0, 0, 0});
+    assert_int_equal(outcome.status, GMS_OK);
+    assert_true(outcome.freed);
+    assert_agreed(c);
+    cluster_free(c);
+}
+
+/* When neither a pool nor anybody who was told is there, it is agreed anew; with a pool it stands. */
+static void test_it_is_agreed_anew(void **state)
+{
+    struct cluster *c = new_cluster(3);
+    struct gms_outcome outcome;
+    struct gms_proposal kv;
+
+    (void)state;
+    join(c, 0, 11);
+    join(c, 1, 12);
+    for (uint32_t e = 0; e < 2; e++) {
+        outcome = everywhere_with(c, e, budget_call(1 + e, 1, 0), GMS_BUDGET_FIELD_HERE,
+                                  (uint64_t[]){900000, 700000, 800000});
+        assert_int_equal(outcome.budget, 700000);
+    }
+    cluster_fact(c, 0, 0, 1, GMS_FACT_GONE);
+    fact_everywhere(c, 1, 2, GMS_FACT_GONE);
+    fact_everywhere(c, 1, 2, GMS_FACT_RETIRED);
+    assert_int_equal(join(c, 1, 14), 3);
+    outcome = everywhere_with(c, 1, budget_call(3, 1, 0), GMS_BUDGET_FIELD_HERE, (uint64_t[]){80000, 90000, 81000});
     assert_int_equal(outcome.budget, 80000);
-    kv = cluster_allocate(2, 4, "kv", GMS_POOL_KV, 16, 4096);
+    kv = cluster_allocate(3, 2, "kv", GMS_POOL_KV, 16, 4096);
     outcome = everywhere_with(c, 1, kv, GMS_ALLOCATE_FIELD_BUDGET, (uint64_t[]){10, 20, 30}); /* it was told 80,000 */
     assert_int_equal(outcome.status, GMS_OK);
-    join(c, 2, 13);
-    outcome = everywhere_with(c, 2, budget_call(3, 1, 0), GMS_BUDGET_FIELD_HERE, (uint64_t[]){5, 6, UINT64_MAX});
+    assert_int_equal(join(c, 2, 13), 4);
+    outcome = everywhere_with(c, 2, budget_call(4, 1, 0), GMS_BUDGET_FIELD_HERE, (uint64_t[]){5, 6, UINT64_MAX});
     assert_int_equal(outcome.status, GMS_OK);
     assert_int_equal(outcome.budget, 80000);
     /* One that is there is attached, too. A second one has what is left. */
-    kv = cluster_allocate(3, 2, "kv", GMS_POOL_KV, 16, 4096);
+    kv = cluster_allocate(4, 2, "kv", GMS_POOL_KV, 16, 4096);
     outcome = everywhere_with(c, 2, kv, GMS_ALLOCATE_FIELD_BUDGET, (uint64_t[]){1, 1, 1});
     assert_int_equal(outcome.status, GMS_OK);
-    kv = cluster_allocate(3, 3, "more", GMS_POOL_KV, 4, 4096);
+    kv = cluster_allocate(4, 3, "more", GMS_POOL_KV, 4, 4096);
     outcome = everywhere_with(c, 2, kv, GMS_ALLOCATE_FIELD_BUDGET, (uint64_t[]){900000, 900000, 900000});
     assert_int_equal(outcome.status, GMS_E_NO_CAPACITY);
     assert_int_equal(outcome.rank, 0);
     assert_non_null(
         strstr(outcome.text, "16384 bytes asked, 14464 free of the kv budget of 80000 (the least, rank 0)"));
-    kv = cluster_allocate(3, 4, "more", GMS_POOL_KV, 3, 4096);
+    kv = cluster_allocate(4, 4, "more", GMS_POOL_KV, 3, 4096);
     outcome = everywhere_with(c, 2, kv, GMS_ALLOCATE_FIELD_BUDGET, (uint64_t[]){1, 1, 1});
     assert_int_equal(outcome.status, GMS_OK);
     assert_agreed(c);
@@ -229,6 +263,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_rank),
         cmocka_unit_test(test_the_least_is_agreed_and_stands),
+        cmocka_unit_test(test_it_is_agreed_anew),
         cmocka_unit_test(test_a_pool_that_is_too_large),
         cmocka_unit_test(test_in_the_place_of_void_weights),
         cmocka_unit_test(test_nobody_knows),
