@@ -211,10 +211,17 @@ static void on_walked(void *context, const struct gms_holder *list, size_t count
     cohort->untouchable = false;
     for (size_t i = 0; i < count; i++) {
         int pidfd = list[i].pidfd;
-        gms_log(GMS_LOG_NOTICE,
-                "fence: pid %d is not of engine %u incarnation %llu but holds its memory; it is killed too",
-                (int)list[i].pid, cohort->engine, (unsigned long long)cohort->incarnation);
-        if (pidfd < 0 || !gms_kin_add(&cohort->strangers, pidfd))
+        if (list[i].pid == 0)
+            gms_log(
+                GMS_LOG_NOTICE,
+                "fence: engine %u incarnation %llu: not every process could be looked at for its memory (descriptors "
+                "or memory of this process are used up, or processes are started faster); it is looked again",
+                cohort->engine, (unsigned long long)cohort->incarnation);
+        else
+            gms_log(GMS_LOG_NOTICE,
+                    "fence: pid %d is not of engine %u incarnation %llu but holds its memory; it is killed too",
+                    (int)list[i].pid, cohort->engine, (unsigned long long)cohort->incarnation);
+        if (list[i].pid > 0 && (pidfd < 0 || !gms_kin_add(&cohort->strangers, pidfd)))
             cohort->untouchable = true;
         gms_fd_close(&pidfd);
     }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fence/holders.h"
 
+#include <errno.h>
 #include <event2/event.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -11,26 +13,41 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "fence/handout.h"
 #include "host/processes.h"
 
-enum { FIRST_ROOM = 16, LISTINGS = 16 };
+enum { FIRST_ROOM = 16, MOST_THREADS = 4, PIECE = 32 /* descriptors */ };
 
-/* Shared by the loop and the thread; freed by the last of the two. */
+/* A process with many descriptors, which several threads look at. */
+struct crowded {
+    struct crowded *next;
+    atomic_size_t left; /* pieces under way or to be taken; who does the last looks at what is not a piece */
+    atomic_bool found;
+    size_t count;
+    bool known[]; /* by descriptor */
+};
+
+/* Shared by the loop and the threads; freed by the last of them. */
 struct gms_holders {
     atomic_int references;
-    _Atomic pid_t at;
-    atomic_bool abandoned;
-    int finished[2]; /* the thread closes the write end: the read end becomes readable */
+    atomic_size_t joined, working; /* threads: that have begun; that have not finished */
+    struct gms_handout *handout;
+    struct gms_processes processes; /* of the thread that lists */
+    bool listed;                    /* before */
+    size_t threads;                 /* at most */
+    int finished[2];                /* the last thread closes the write end: the read end becomes readable */
     struct event *news;
     uint64_t incarnation;
     struct gms_inode *files; /* own first, then shared */
     size_t own_count, shared_count;
-    pid_t *anchors, *dead;
-    size_t anchor_count, dead_count;
+    pid_t *anchors;
+    size_t anchor_count;
     void (*done)(void *context, const struct gms_holder *list, size_t count);
     void *context;
-    struct gms_holder *list; /* the thread's until it has finished */
+    pthread_mutex_t lock; /* of what follows */
+    struct gms_holder *list;
     size_t count, capacity;
+    struct crowded *crowded;
 };
 
 static void put(struct gms_holders *walk)
@@ -39,57 +56,96 @@ static void put(struct gms_holders *walk)
         return;
     for (size_t i = 0; i < walk->count; i++)
         gms_fd_close(&walk->list[i].pidfd);
+    for (struct crowded *crowded = walk->crowded, *next; crowded != NULL; crowded = next) {
+        next = crowded->next;
+        free(crowded);
+    }
     gms_fd_close(&walk->finished[0]);
     gms_fd_close(&walk->finished[1]);
+    gms_handout_free(walk->handout);
+    gms_processes_end(&walk->processes);
+    pthread_mutex_destroy(&walk->lock);
     free(walk->files);
     free(walk->anchors);
-    free(walk->dead);
     free(walk->list);
     free(walk);
 }
 
-/* ------------------------------------------------------------------------------------------- the thread -------- */
-
-/* Orphans of a cohort come up to its guardian, so the line to an anchor does not break. */
-static bool descends_from_anchor(const struct gms_holders *walk, pid_t pid)
-{
-    enum { GENERATIONS = 256 };
-    for (int i = 0; i < GENERATIONS && pid > 1; i++, pid = gms_parent_of(pid))
-        if (gms_pid_is_in(walk->anchors, walk->anchor_count, pid))
-            return true;
-    return false;
-}
-
-static bool holds(const struct gms_holders *walk, pid_t pid)
-{
-    size_t count = walk->own_count + walk->shared_count;
-    if (gms_maps_borrows(pid, walk->files, count, walk->incarnation))
-        return true;
-    size_t first = gms_maps_first(pid, walk->files, count, GMS_MAPS_SHARED);
-    return first < walk->own_count || (first < count && !descends_from_anchor(walk, pid));
-}
+/* ------------------------------------------------------------------------------------------- the looks --------- */
 
 static void note(struct gms_holders *walk, pid_t pid, int pidfd)
 {
-    if (walk->count == walk->capacity) {
-        size_t capacity = 2 * walk->capacity;
-        struct gms_holder *list = realloc(walk->list, capacity * sizeof *list);
-        if (list == NULL) {
-            gms_fd_close(&pidfd);
-            return; /* this one found others, so it says nobody to nobody; the next walk finds it */
+    pthread_mutex_lock(&walk->lock);
+    struct gms_holder *list = walk->list;
+    bool known = false;
+    for (size_t i = 0; i < walk->count; i++)
+        known = known || list[i].pid == pid;
+    if (!known && walk->count == walk->capacity) {
+        list = realloc(walk->list, 2 * walk->capacity * sizeof *list);
+        if (list != NULL) {
+            walk->list = list;
+            walk->capacity *= 2;
         }
-        walk->list = list;
-        walk->capacity = capacity;
     }
-    walk->list[walk->count++] = (struct gms_holder){pid, pidfd};
+    if (!known && list != NULL)
+        walk->list[walk->count++] = (struct gms_holder){pid, pidfd};
+    else
+        gms_fd_close(&pidfd); /* without memory for it: it found others, so it says nobody to nobody; the next walk
+                                 finds this one */
+    pthread_mutex_unlock(&walk->lock);
 }
 
-static void look_at(struct gms_holders *walk, pid_t pid)
+/* Of ours: what failed for it says nothing about anybody. */
+static bool is_shortage(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOMEM;
+}
+
+/* Returns `found`, what a look says. */
+static bool judge(struct gms_holders *walk, bool found)
+{
+    if (!found && is_shortage(errno))
+        note(walk, 0, -1);
+    return found;
+}
+
+/* Orphans of a cohort come up to its guardian, so the line to an anchor does not break. */
+static bool descends_from_anchor(struct gms_holders *walk, pid_t pid)
+{
+    enum { GENERATIONS = 256 };
+    for (int i = 0; i < GENERATIONS && pid > 1; i++) {
+        if (gms_pid_is_in(walk->anchors, walk->anchor_count, pid))
+            return true;
+        errno = 0;
+        pid = gms_parent_of(pid);
+        if (pid < 0 && is_shortage(errno))
+            return true; /* not known: whoever counts as a holder is killed */
+    }
+    return false;
+}
+
+static size_t file_count(const struct gms_holders *walk)
+{
+    return walk->own_count + walk->shared_count;
+}
+
+/* To be asked after the descriptors: who receives one, maps it and closes it is found by either. */
+static bool holds_mapping(struct gms_holders *walk, pid_t pid)
+{
+    size_t first = gms_maps_first(pid, walk->files, file_count(walk), GMS_MAPS_SHARED);
+    return judge(walk, first < walk->own_count || (first < file_count(walk) && !descends_from_anchor(walk, pid)));
+}
+
+static bool holds(struct gms_holders *walk, pid_t pid)
+{
+    return judge(walk, gms_maps_borrows(pid, walk->files, file_count(walk), walk->incarnation)) ||
+           holds_mapping(walk, pid);
+}
+
+static void look_closely(struct gms_holders *walk, pid_t pid)
 {
     int pidfd = -1;
-    if (gms_pid_is_in(walk->dead, walk->dead_count, pid) || !holds(walk, pid) || gms_threads_exiting(pid))
-        return;
-    if (gms_pidfd_open(pid, &pidfd, NULL) == GMS_E_NOT_FOUND)
+    if (gms_threads_exiting(pid) || gms_pidfd_open(pid, &pidfd, NULL) == GMS_E_NOT_FOUND)
         return;
     /* The pidfd first, then once more, so that a number which went to somebody else does not answer for it. */
     if (pidfd >= 0 && (!holds(walk, pid) || gms_pidfd_pid(pidfd) != pid)) {
@@ -99,53 +155,125 @@ static void look_at(struct gms_holders *walk, pid_t pid)
     note(walk, pid, pidfd);
 }
 
-/* Looks at everybody who was not there `before`. False: there was nobody to look at. */
-static bool look_at_new(struct gms_holders *walk, const struct gms_processes *now, const pid_t *before, size_t count)
+/* Gives away pieces of the look at its descriptors, when they are many. */
+static bool share_out(struct gms_holders *walk, pid_t pid)
 {
-    bool looked = false;
-    for (size_t i = 0; i < now->count && !atomic_load(&walk->abandoned); i++) {
-        pid_t pid = now->list[i];
-        if (pid == getpid() || gms_pid_is_in(before, count, pid))
-            continue;
-        looked = true;
-        atomic_store(&walk->at, pid);
-        look_at(walk, pid);
-    }
-    return looked;
+    size_t count = walk->threads > 1 ? gms_maps_descriptors(pid) : 0;
+    struct crowded *crowded = count > 2 * PIECE ? calloc(1, sizeof *crowded + count * sizeof crowded->known[0]) : NULL;
+    if (crowded == NULL)
+        return false;
+    const size_t pieces = (count + PIECE - 1) / PIECE;
+    crowded->count = count;
+    atomic_store(&crowded->left, pieces);
+    pthread_mutex_lock(&walk->lock);
+    crowded->next = walk->crowded;
+    walk->crowded = crowded;
+    pthread_mutex_unlock(&walk->lock);
+    return gms_handout_add(walk->handout, pid, crowded, pieces);
 }
 
-/* Who is looked at may have started another before, and be gone: so until a listing shows nobody new. */
-static void look_at_all(struct gms_holders *walk)
+static void look_at_piece(struct gms_holders *walk, pid_t pid, struct crowded *crowded, size_t piece)
 {
-    struct gms_processes processes;
-    pid_t *before = NULL;
-    size_t before_count = 0;
-    gms_processes_begin(&processes);
-    for (int i = 0; !atomic_load(&walk->abandoned); i++) {
-        if (i == LISTINGS || !gms_processes_list(&processes)) {
-            note(walk, 0, -1); /* not everybody could be looked at: that is not nobody */
-            break;
-        }
-        if (!look_at_new(walk, &processes, before, before_count))
-            break;
-        free(before);
-        before = processes.list;
-        before_count = processes.count;
-        processes.list = NULL;
-        processes.count = processes.capacity = 0;
+    const size_t from = piece * PIECE, rest = crowded->count - from;
+    if (judge(walk, gms_maps_borrows_numbers(pid, walk->files, file_count(walk), walk->incarnation, (int)from,
+                                             rest < PIECE ? rest : PIECE, crowded->known + from)))
+        atomic_store(&crowded->found, true);
+    if (atomic_fetch_sub(&crowded->left, 1) > 1)
+        return;
+    if (atomic_load(&crowded->found) ||
+        judge(walk, gms_maps_borrows_others(pid, walk->files, file_count(walk), walk->incarnation, crowded->known,
+                                            crowded->count)) ||
+        holds_mapping(walk, pid))
+        look_closely(walk, pid);
+}
+
+static void look_at(struct gms_holders *walk, const struct gms_job *job)
+{
+    if (job->piece != NULL)
+        look_at_piece(walk, job->pid, job->piece, job->number);
+    else if (!share_out(walk, job->pid) && holds(walk, job->pid))
+        look_closely(walk, job->pid);
+}
+
+/* ------------------------------------------------------------------------------------------ the threads -------- */
+
+static void *run(void *context);
+
+static int start_thread(struct gms_holders *walk)
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the loop's */
+    atomic_fetch_add(&walk->references, 1);
+    atomic_fetch_add(&walk->working, 1);
+    int error = pthread_create(&thread, &attributes, run, walk);
+    if (error != 0) {
+        atomic_fetch_sub(&walk->working, 1);
+        atomic_fetch_sub(&walk->references, 1);
     }
-    free(before);
-    gms_processes_end(&processes);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return error;
+}
+
+static void list(struct gms_holders *walk)
+{
+    struct gms_processes *processes = &walk->processes;
+    const bool first = !walk->listed;
+    if (first)
+        gms_processes_begin(processes);
+    walk->listed = true;
+    if (!gms_processes_list(processes)) {
+        (void)gms_handout_listed(walk->handout, NULL, 0);
+        return;
+    }
+    const size_t looks = gms_handout_listed(walk->handout, processes->list, processes->count);
+    processes->list = NULL;
+    processes->count = processes->capacity = 0;
+    for (size_t i = 1; first && i < walk->threads && i < looks; i++)
+        if (start_thread(walk) != 0)
+            break; /* those that there are do it */
 }
 
 static void *run(void *context)
 {
     struct gms_holders *walk = context;
-    look_at_all(walk);
-    atomic_store(&walk->at, 0);
-    gms_fd_close(&walk->finished[1]);
+    const size_t self = atomic_fetch_add(&walk->joined, 1);
+    for (bool over = false; !over;) {
+        const struct gms_job job = gms_handout_take(walk->handout, self);
+        switch (job.kind) {
+        case GMS_JOB_LIST:
+            list(walk);
+            break;
+        case GMS_JOB_LOOK:
+            look_at(walk, &job);
+            break;
+        case GMS_JOB_END:
+            over = true;
+            break;
+        }
+    }
+    if (atomic_fetch_sub(&walk->working, 1) == 1) {
+        if (!gms_handout_is_whole(walk->handout))
+            note(walk, 0, -1); /* not everybody was looked at: that is not nobody */
+        gms_fd_close(&walk->finished[1]);
+    }
     put(walk);
     return NULL;
+}
+
+/* A few: every coordinator of the host may walk at the same time. */
+static size_t count_threads(size_t wanted)
+{
+    cpu_set_t allowed;
+    size_t processors =
+        sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (size_t)CPU_COUNT(&allowed) : MOST_THREADS;
+    size_t most = wanted > 0 ? wanted : MOST_THREADS;
+    return wanted == 0 && processors < most ? processors : most;
 }
 
 /* --------------------------------------------------------------------------------------------- the loop -------- */
@@ -153,12 +281,14 @@ static void *run(void *context)
 static void on_finished(evutil_socket_t fd, short what, void *context)
 {
     struct gms_holders *walk = context;
-    struct gms_holder *list = walk->list;
-    size_t count = walk->count;
     (void)fd;
     (void)what;
+    pthread_mutex_lock(&walk->lock);
+    struct gms_holder *list = walk->list;
+    size_t count = walk->count;
     walk->list = NULL;
     walk->count = walk->capacity = 0;
+    pthread_mutex_unlock(&walk->lock);
     walk->done(walk->context, list, count); /* may abandon the walk */
     free(list);
 }
@@ -171,23 +301,19 @@ static void *copy(const void *from, size_t bytes)
     return to;
 }
 
-static gms_status start_thread(struct gms_holders *walk, struct gms_error *ret_error)
+/* Whom nobody looks at: ourselves, and the dead. */
+static struct gms_handout *make_handout(const struct gms_holders_options *options, size_t threads)
 {
-    pthread_t thread;
-    pthread_attr_t attributes;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the loop's */
-    atomic_store(&walk->references, 2);
-    int error = pthread_create(&thread, &attributes, run, walk);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    if (error == 0)
-        return GMS_OK;
-    atomic_store(&walk->references, 1);
-    return gms_fail(ret_error, GMS_E_SYSTEM, "no thread to look for holders of memory: %s", strerror(error));
+    pid_t *except = malloc((options->dead_count + 1) * sizeof *except);
+    if (except == NULL)
+        return NULL;
+    except[0] = getpid();
+    for (size_t i = 0; i < options->dead_count; i++)
+        except[i + 1] = options->dead[i];
+    gms_pids_sort(except, options->dead_count + 1);
+    struct gms_handout *handout = gms_handout_make(threads, except, options->dead_count + 1);
+    free(except);
+    return handout;
 }
 
 gms_status gms_holders_start(const struct gms_holders_options *options, struct gms_holders **ret_walk,
@@ -197,25 +323,25 @@ gms_status gms_holders_start(const struct gms_holders_options *options, struct g
     if (walk == NULL)
         return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory to look for holders of memory");
     atomic_store(&walk->references, 1);
+    pthread_mutex_init(&walk->lock, NULL);
     walk->finished[0] = walk->finished[1] = -1;
+    walk->threads = count_threads(options->threads);
     walk->incarnation = options->incarnation;
     walk->own_count = options->own_count;
     walk->shared_count = options->shared_count;
     walk->anchor_count = options->anchor_count;
-    walk->dead_count = options->dead_count;
     walk->done = options->done;
     walk->context = options->context;
     walk->files = calloc(options->own_count + options->shared_count + 1, sizeof *walk->files);
     walk->anchors = copy(options->anchors, options->anchor_count * sizeof *walk->anchors);
-    walk->dead = copy(options->dead, options->dead_count * sizeof *walk->dead);
+    walk->handout = make_handout(options, walk->threads);
     gms_status status = GMS_OK;
     walk->capacity = FIRST_ROOM;
     walk->list = calloc(walk->capacity, sizeof *walk->list);
-    if (walk->list == NULL || walk->files == NULL || walk->anchors == NULL || walk->dead == NULL) {
+    if (walk->list == NULL || walk->files == NULL || walk->anchors == NULL || walk->handout == NULL) {
         status = gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory to look for holders of memory");
     } else {
         gms_pids_sort(walk->anchors, walk->anchor_count);
-        gms_pids_sort(walk->dead, walk->dead_count);
         for (size_t i = 0; i < options->own_count; i++)
             walk->files[i] = options->own[i];
         for (size_t i = 0; i < options->shared_count; i++)
@@ -228,8 +354,11 @@ gms_status gms_holders_start(const struct gms_holders_options *options, struct g
         if (walk->news == NULL || event_add(walk->news, NULL) != 0)
             status = gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory to look for holders of memory");
     }
-    if (status == GMS_OK)
-        status = start_thread(walk, ret_error);
+    if (status == GMS_OK) {
+        int error = start_thread(walk); /* the others when it is known how much there is to do */
+        if (error != 0)
+            status = gms_fail(ret_error, GMS_E_SYSTEM, "no thread to look for holders of memory: %s", strerror(error));
+    }
     if (status != GMS_OK) {
         gms_holders_abandon(walk);
         return status;
@@ -240,14 +369,15 @@ gms_status gms_holders_start(const struct gms_holders_options *options, struct g
 
 pid_t gms_holders_at(const struct gms_holders *walk)
 {
-    return atomic_load(&walk->at);
+    return gms_handout_at(walk->handout);
 }
 
 void gms_holders_abandon(struct gms_holders *walk)
 {
     if (walk == NULL)
         return;
-    atomic_store(&walk->abandoned, true);
+    if (walk->handout != NULL)
+        gms_handout_stop(walk->handout);
     if (walk->news != NULL)
         event_free(walk->news);
     walk->news = NULL;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who can reach the memory of a dead cohort without being of it: one walk over /proc, in a thread of its own, because
- * reading about a process that is stuck in the kernel can take for ever. The thread only looks; the caller decides. It
- * lists the processes, looks at each, and lists them again until nobody is new: who was looked at too late, because it
- * had handed on what it held to a child and was gone, has its child looked at. Where that comes to no end, or processes
- * cannot be listed, it says so: a holder without a number, whom nobody can end.
+ * Who can reach the memory of a dead cohort without being of it: one walk over /proc, in threads of its own, because
+ * reading about a process that is stuck in the kernel can take for ever. The threads only look; the caller decides.
+ * They share the processes, and the descriptors of one that has many (handout.h says how, and what becomes of processes
+ * that are started meanwhile). Where the processes cannot be listed, or descriptors or memory to look with are lacking,
+ * or new processes come to no end, the walk says so: a holder without a number, whom nobody can end.
  *
  * Somebody is a holder who
  *   - has a descriptor that was lent to the incarnation (loan.h), of any of the files;
@@ -37,6 +37,7 @@ struct gms_holders_options {
     size_t anchor_count;
     const pid_t *dead; /* of the cohort itself, known to be past the start of their exit; copied */
     size_t dead_count;
+    size_t threads; /* 0: a few, no more than this process may use processors */
     /* From the loop, once, unless the walk is abandoned. The pidfds are the callee's to close. */
     void (*done)(void *context, const struct gms_holder *list, size_t count);
     void *context;
@@ -45,9 +46,9 @@ struct gms_holders_options {
 /* Errors: NO_MEMORY, DESCRIPTORS, SYSTEM. */
 gms_status gms_holders_start(const struct gms_holders_options *options, struct gms_holders **ret_walk,
                              struct gms_error *ret_error);
-/* Whom it is reading about now; 0: nobody. One that does not move on is stuck there. */
+/* Whom it has been reading about for longest; 0: nobody. One that does not move on is stuck there. */
 pid_t gms_holders_at(const struct gms_holders *walk);
-/* Lets go of it, before or after `done`. NULL allowed. A thread that is stuck frees its memory when it comes back. */
+/* Lets go of it, before or after `done`. NULL allowed. The last thread frees its memory, also one that was stuck. */
 void gms_holders_abandon(struct gms_holders *walk);
 
 #endif

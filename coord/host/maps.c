@@ -125,14 +125,18 @@ static size_t look_for_first(pid_t pid, const struct gms_inode *inodes, size_t c
 {
     char path[64];
     size_t first = count;
+    errno = 0;
     snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
     int maps = count > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (maps < 0)
         return count;
-    if (!query_first(maps, inodes, count, access, enough, &first))
-        return first_in_text(maps, inodes, count, access, enough);
-    gms_fd_close(&maps);
-    return first;
+    if (query_first(maps, inodes, count, access, enough, &first)) {
+        gms_fd_close(&maps);
+        errno = 0; /* it came to the end */
+        return first;
+    }
+    errno = 0;
+    return first_in_text(maps, inodes, count, access, enough);
 }
 
 bool gms_maps_has(pid_t pid, const struct gms_inode *inodes, size_t count, enum gms_maps_access access)
@@ -195,85 +199,108 @@ struct loan_look {
     const struct gms_inode *inodes;
     size_t count;
     uint64_t incarnation;
+    int error; /* the last of ours; 0: none */
 };
+
+/* Not what there is not, nor what may not be read. */
+static bool is_ours(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOMEM;
+}
 
 enum descriptor { DESCRIPTOR_ABSENT, DESCRIPTOR_OTHER, DESCRIPTOR_LENT };
 
 /* Names before contents, and never stat: that would ask a file system which may not answer. */
-static enum descriptor look_at_descriptor(const struct loan_look *look, int number)
+static enum descriptor look_at_descriptor(struct loan_look *look, const char *number)
 {
     static const char memory[] = "/memfd:";
-    char digits[16], name[sizeof memory], path[64], info[4096];
-    snprintf(digits, sizeof digits, "%d", number);
-    ssize_t length = readlinkat(look->directory, digits, name, sizeof name - 1);
-    if (length < 0)
+    char name[sizeof memory], path[64], info[4096];
+    ssize_t length = readlinkat(look->directory, number, name, sizeof name - 1);
+    if (length < 0) {
+        look->error = is_ours(errno) ? errno : look->error;
         return DESCRIPTOR_ABSENT;
+    }
     if (length != (ssize_t)sizeof name - 1 || memcmp(name, memory, sizeof memory - 1) != 0)
         return DESCRIPTOR_OTHER;
-    snprintf(path, sizeof path, "/proc/%d/fdinfo/%d", (int)look->pid, number);
-    if (!read_small(AT_FDCWD, path, info, sizeof info) ||
-        !info_borrows(info, look->inodes, look->count, look->incarnation))
+    snprintf(path, sizeof path, "/proc/%d/fdinfo/%.20s", (int)look->pid, number);
+    if (!read_small(AT_FDCWD, path, info, sizeof info)) {
+        look->error = is_ours(errno) ? errno : look->error;
         return DESCRIPTOR_OTHER;
-    return DESCRIPTOR_LENT;
+    }
+    return info_borrows(info, look->inodes, look->count, look->incarnation) ? DESCRIPTOR_LENT : DESCRIPTOR_OTHER;
 }
 
-/* Looks at what the directory lists from descriptor `from` on. *ret_met: that one is listed, and first. */
-static bool listed_borrows(const struct loan_look *look, int from, bool *ret_met)
+static struct loan_look begin_look(pid_t pid, const struct gms_inode *inodes, size_t count, uint64_t incarnation)
 {
-    enum { POSITION_OF_NONE = 2 }; /* that of descriptor N is N + 2 (fs/proc/fd.c): not promised, so *ret_met tells */
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    int directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return (struct loan_look){pid, directory, inodes, count, incarnation, directory < 0 ? errno : 0};
+}
+
+static void end_look(struct loan_look *look)
+{
+    gms_fd_close(&look->directory);
+    errno = look->error;
+}
+
+size_t gms_maps_descriptors(pid_t pid)
+{
+    char path[64];
+    struct stat about;
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    return stat(path, &about) == 0 && about.st_size > 0 ? (size_t)about.st_size : 0;
+}
+
+bool gms_maps_borrows_numbers(pid_t pid, const struct gms_inode *inodes, size_t count, uint64_t incarnation, int from,
+                              size_t numbers, bool *ret_present)
+{
+    struct loan_look look = begin_look(pid, inodes, count, incarnation);
+    bool found = false;
+    for (size_t i = 0; i < numbers; i++) {
+        char digits[16];
+        snprintf(digits, sizeof digits, "%d", from + (int)i);
+        enum descriptor descriptor =
+            look.directory >= 0 && !found ? look_at_descriptor(&look, digits) : DESCRIPTOR_ABSENT;
+        found = found || descriptor == DESCRIPTOR_LENT;
+        ret_present[i] = descriptor != DESCRIPTOR_ABSENT;
+    }
+    end_look(&look);
+    return found;
+}
+
+bool gms_maps_borrows_others(pid_t pid, const struct gms_inode *inodes, size_t count, uint64_t incarnation,
+                             const bool *known, size_t known_count)
+{
     union {
         struct dirent64 first;
-        char bytes[4096];
+        char bytes[8192];
     } room;
-    bool found = false, first = true;
-    *ret_met = false;
-    if (lseek(look->directory, from > 0 ? (off_t)from + POSITION_OF_NONE : 0, SEEK_SET) < 0)
-        return false;
-    for (ssize_t got; !found && (got = getdents64(look->directory, room.bytes, sizeof room.bytes)) > 0;) {
+    struct loan_look look = begin_look(pid, inodes, count, incarnation);
+    bool found = false;
+    while (look.directory >= 0 && !found) {
+        const ssize_t got = getdents64(look.directory, room.bytes, sizeof room.bytes);
+        if (got <= 0) {
+            look.error = got < 0 && is_ours(errno) ? errno : look.error;
+            break;
+        }
         for (ssize_t at = 0; !found && at < got;) {
             const struct dirent64 *entry = (const void *)(room.bytes + at);
             at += entry->d_reclen;
             if (!isdigit((unsigned char)entry->d_name[0]))
                 continue;
             int number = atoi(entry->d_name);
-            *ret_met = *ret_met || (first && number == from);
-            first = false;
-            found = number != from && look_at_descriptor(look, number) == DESCRIPTOR_LENT;
+            if (number < 0 || (size_t)number >= known_count || !known[number])
+                found = look_at_descriptor(&look, entry->d_name) == DESCRIPTOR_LENT;
         }
     }
+    end_look(&look);
     return found;
 }
 
-/* Numbers are given out from below, so they are asked one by one for as long as there are some: the kernel makes an
- * inode for each descriptor that it lists, and looks for it again when its name is read. Where there are many holes,
- * and for what lies behind them, the directory is listed. */
 bool gms_maps_borrows(pid_t pid, const struct gms_inode *inodes, size_t count, uint64_t incarnation)
 {
-    enum { LONGEST_HOLE = 8 };
-    struct loan_look look = {.pid = pid, .inodes = inodes, .count = count, .incarnation = incarnation};
-    struct stat about;
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
-    look.directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (look.directory < 0)
-        return false;
-    off_t expected = fstat(look.directory, &about) == 0 ? about.st_size : 0; /* 0: before Linux 6.2 */
-    int last = -1;
-    bool found = false, met = false;
-    for (int number = 0; !found && expected > 0 && number - last <= LONGEST_HOLE; number++) {
-        enum descriptor descriptor = look_at_descriptor(&look, number);
-        found = descriptor == DESCRIPTOR_LENT;
-        if (descriptor != DESCRIPTOR_ABSENT) {
-            expected--;
-            last = number;
-        }
-    }
-    if (!found && last >= 0)
-        found = listed_borrows(&look, last, &met);
-    if (!found && !met)
-        found = listed_borrows(&look, -1, &met);
-    gms_fd_close(&look.directory);
-    return found;
+    return gms_maps_borrows_others(pid, inodes, count, incarnation, NULL, 0);
 }
 
 /* ------------------------------------------------------------------------------------------------ threads ----- */

@@ -4,8 +4,10 @@
  * processes that this user may read and this PID namespace can see. Evidence against somebody, never proof of nobody
  * (loan.h has that).
  *
- * gms_maps_* may have to wait for a process that is stuck in the kernel with its address space locked (dead network
- * file system): the fence asks them in a thread of its own.
+ * gms_maps_* that find nothing leave errno: EMFILE, ENFILE, ENOMEM where they could not look.
+ *
+ * They may have to wait for a process that is stuck in the kernel with its address space locked (dead network
+ * file system): the fence asks them in threads of its own.
  */
 #ifndef GMS_COORD_MAPS_H
 #define GMS_COORD_MAPS_H
@@ -40,6 +42,17 @@ size_t gms_maps_each(const struct gms_inode *inodes, size_t count, enum gms_maps
 
 /* Has `pid` a descriptor that was lent to `incarnation` (loan.h), of one of these files? */
 bool gms_maps_borrows(pid_t pid, const struct gms_inode *inodes, size_t count, uint64_t incarnation);
+
+/* The same in pieces, for several threads: numbers are asked for, of which *ret_present (room for `numbers`) says which
+ * were there when they were asked; in the end the others are looked at, as they are listed then: whatever lies further
+ * on, and what has been given a free number meanwhile. (Only what goes to a number in use that was asked already is not
+ * seen: as with the whole, in which that is any lower number.) */
+bool gms_maps_borrows_numbers(pid_t pid, const struct gms_inode *inodes, size_t count, uint64_t incarnation, int from,
+                              size_t numbers, bool *ret_present);
+bool gms_maps_borrows_others(pid_t pid, const struct gms_inode *inodes, size_t count, uint64_t incarnation,
+                             const bool *known, size_t known_count);
+/* How many descriptors `pid` has; 0: none, or it cannot be told (before Linux 6.2). */
+size_t gms_maps_descriptors(pid_t pid);
 
 /* Is every thread of `pid` past the start of its exit (or the process gone)? It executes no user instruction then.
  * Asked of a process that was sent SIGKILL before: another one may start a thread while it is looked at. */

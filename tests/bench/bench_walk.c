@@ -4,8 +4,8 @@
  * (coord/fence/holders.h). Makes a host with engines on it, processes with many descriptors and many shared mappings,
  * and walks; --as-it-is walks over the machine as it stands.
  *
- *   bench_walk [--processes N] [--descriptors N] [--mappings N] [--rounds N] [--fresh N]
- *   bench_walk --as-it-is [--rounds N]
+ *   bench_walk [--processes N] [--descriptors N] [--mappings N] [--rounds N] [--fresh N] [--threads N]
+ *   bench_walk --as-it-is [--rounds N] [--threads N]
  *
  * Prints how many there are of everything; the time of the parts and of whole walks, least and median over the rounds,
  * the plain walk (plain_walk.h) beside ours in each; and the same for processes that nobody has looked at before, which
@@ -39,7 +39,8 @@ struct stage {
     int file; /* the dead cohort's directory */
     pid_t dead;
     struct event_base *base;
-    size_t found; /* by the last walk */
+    size_t threads; /* 0: as many as the fence takes */
+    size_t found;   /* by the last walk */
 };
 
 struct samples {
@@ -159,6 +160,7 @@ static double walk_us(struct stage *stage, size_t dead_count)
                                                 .own_count = 1,
                                                 .dead = &stage->dead,
                                                 .dead_count = dead_count,
+                                                .threads = stage->threads,
                                                 .done = on_done,
                                                 .context = stage};
     const uint64_t begin_ns = gms_clock_ns();
@@ -364,6 +366,8 @@ int main(int argc, char **argv)
             stage.descriptors = number(argv[++i], 100000);
         else if (strcmp(argv[i], "--mappings") == 0)
             stage.mappings = number(argv[++i], 60000);
+        else if (strcmp(argv[i], "--threads") == 0)
+            stage.threads = (size_t)number(argv[++i], 64);
         else if (strcmp(argv[i], "--rounds") == 0)
             rounds = number(argv[++i], 100000);
         else if (strcmp(argv[i], "--fresh") == 0)
@@ -372,7 +376,7 @@ int main(int argc, char **argv)
             stage.processes = fresh = 0;
         else {
             fprintf(stderr, "usage: bench_walk [--processes N] [--descriptors N] [--mappings N] [--rounds N] "
-                            "[--fresh N] | --as-it-is [--rounds N]\n");
+                            "[--fresh N] [--threads N] | --as-it-is [--rounds N] [--threads N]\n");
             return 64;
         }
     }

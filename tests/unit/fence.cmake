@@ -11,3 +11,5 @@ set_tests_properties(test_cuda_lock PROPERTIES LABELS unit TIMEOUT 60)
 
 # What the fence's walk asks /proc.
 gms_add_test(NAME test_processes SOURCES test_processes.c LIBRARIES gms_coord)
+gms_add_test(NAME test_handout SOURCES test_handout.c LIBRARIES gms_coord Threads::Threads)
+gms_add_test(NAME test_holders SOURCES test_holders.c LIBRARIES gms_coord PkgConfig::LIBEVENT)

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What threads that look at processes together share: which look is the next. Every process of a listing is looked at
+ * by whichever thread is free, which may give away pieces of that look; then the processes are listed again, and who is
+ * new is looked at, until nobody is:
+ *
+ *            +----- somebody new ----+
+ *            v                       |
+ *   LOOK, many threads --- none is left, none is under way ---> LIST, one thread --- nobody new ---> END
+ *                                                                ^
+ *                                                                +--- start
+ *
+ * So who forked and ended before it was looked at has its child looked at. A thread that is stuck in a look keeps the
+ * others from nothing but the end. Any function from any thread, but for make and free.
+ */
+#ifndef GMS_COORD_HANDOUT_H
+#define GMS_COORD_HANDOUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+struct gms_handout;
+
+enum gms_job_kind {
+    GMS_JOB_LIST, /* the processes; gms_handout_listed says what came of it */
+    GMS_JOB_LOOK,
+    GMS_JOB_END, /* for every thread alike */
+};
+
+struct gms_job {
+    enum gms_job_kind kind;
+    pid_t pid;
+    void *piece; /* as it was added; NULL: the process as a whole */
+    size_t number;
+};
+
+/* `threads`: how many take jobs at most, numbered from 0. Nobody is looked at whose number is in `except`, which is
+ * ascending and copied. NULL: no memory. */
+struct gms_handout *gms_handout_make(size_t threads, const pid_t *except, size_t except_count);
+/* No thread may use it any more. NULL allowed. */
+void gms_handout_free(struct gms_handout *handout);
+
+/* The job that `thread` took before is done; gives it the next, for which it may have to wait until others are done. */
+struct gms_job gms_handout_take(struct gms_handout *handout, size_t thread);
+/* Pieces of the look at `pid`, from within a look: `count` jobs, numbered from 0, with a `piece` that is not NULL.
+ * False: no memory, and nothing is added. */
+bool gms_handout_add(struct gms_handout *handout, pid_t pid, void *piece, size_t count);
+/* After GMS_JOB_LIST. `list` is ascending and from malloc, and moves in. NULL: there could be no list, which is the
+ * end. Returns how many looks it makes. */
+size_t gms_handout_listed(struct gms_handout *handout, pid_t *list, size_t count);
+
+/* The end for all, as soon as what is under way is done. */
+void gms_handout_stop(struct gms_handout *handout);
+/* Whose look has been under way for longest; 0: nobody's. */
+pid_t gms_handout_at(struct gms_handout *handout);
+/* Has it come to its end by itself, with everybody looked at? */
+bool gms_handout_is_whole(struct gms_handout *handout);
+
+#endif

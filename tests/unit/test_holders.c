@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The walk for holders with several threads: whoever has the memory is found, once, whichever thread meets it and
+ * wherever it lies; nobody else is; and a walk that is given up leaves nothing behind. */
+#include "unit_support.h"
+
+#include <dirent.h>
+#include <event2/event.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+
+#include "fence/holders.h"
+#include "fence/loan.h"
+
+enum { INCARNATION = 77, PAGE = 4096, THREADS = 4, MANY = 200 /* descriptors: several pieces */ };
+
+struct scene {
+    struct event_base *base;
+    int file, loan;
+    struct gms_inode inode;
+    pid_t *found;
+    size_t count;
+    bool done;
+};
+
+static int setup(void **state)
+{
+    struct scene *scene = calloc(1, sizeof *scene);
+    scene->base = event_base_new();
+    scene->file = memfd_create("directory", MFD_CLOEXEC);
+    if (scene->base == NULL || ftruncate(scene->file, PAGE) != 0 || !gms_inode_of(scene->file, &scene->inode) ||
+        gms_loan_give(scene->file, INCARNATION, &scene->loan, NULL) != GMS_OK)
+        return -1;
+    *state = scene;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct scene *scene = *state;
+    gms_fd_close(&scene->loan);
+    gms_fd_close(&scene->file);
+    event_base_free(scene->base);
+    free(scene->found);
+    free(scene);
+    return 0;
+}
+
+static void on_done(void *context, const struct gms_holder *list, size_t count)
+{
+    struct scene *scene = context;
+    free(scene->found);
+    scene->found = calloc(count + 1, sizeof *scene->found);
+    scene->count = count;
+    scene->done = true;
+    for (size_t i = 0; i < count; i++) {
+        int pidfd = list[i].pidfd;
+        scene->found[i] = list[i].pid;
+        gms_fd_close(&pidfd);
+    }
+}
+
+static struct gms_holders *start(struct scene *scene, size_t threads, const pid_t *dead, size_t dead_count)
+{
+    struct gms_error error = {0};
+    struct gms_holders *walk = NULL;
+    const struct gms_holders_options options = {.base = scene->base,
+                                                .incarnation = INCARNATION,
+                                                .own = &scene->inode,
+                                                .own_count = 1,
+                                                .dead = dead,
+                                                .dead_count = dead_count,
+                                                .threads = threads,
+                                                .done = on_done,
+                                                .context = scene};
+    scene->done = false;
+    assert_ok(gms_holders_start(&options, &walk, &error));
+    return walk;
+}
+
+static void walk(struct scene *scene, size_t threads, const pid_t *dead, size_t dead_count)
+{
+    struct gms_holders *walk = start(scene, threads, dead, dead_count);
+    const uint64_t deadline_ns = gms_clock_ns() + UNIT_PATIENCE_MS * GMS_NS_PER_MS;
+    while (!scene->done) {
+        event_base_loop(scene->base, EVLOOP_NONBLOCK);
+        assert_true(gms_clock_ns() < deadline_ns);
+    }
+    assert_int_equal(gms_holders_at(walk), 0);
+    gms_holders_abandon(walk);
+}
+
+static bool was_found(const struct scene *scene, pid_t pid)
+{
+    size_t times = 0;
+    for (size_t i = 0; i < scene->count; i++)
+        times += scene->found[i] == pid;
+    assert_true(times <= 1);
+    return times == 1;
+}
+
+/* A child with `descriptors` more than it came with, and the loan as `place` says. */
+enum place { NOWHERE, LOWEST, AMID, HIGHEST, FAR, MAPPED, PLACES };
+
+static pid_t child(struct scene *scene, enum place place, int descriptors)
+{
+    char byte;
+    int ready[2], loan = scene->loan;
+    assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid != 0) {
+        close(ready[1]);
+        assert_int_equal(read(ready[0], &byte, 1), 1);
+        close(ready[0]);
+        return pid;
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    gms_fd_close(&scene->file);
+    if (place == LOWEST)
+        (void)!dup2(loan, 0);
+    if (place == MAPPED && mmap(NULL, PAGE, PROT_READ, MAP_SHARED, loan, 0) == MAP_FAILED)
+        _exit(1);
+    for (int i = 0; i < descriptors; i++) {
+        (void)!open("/dev/null", O_RDONLY | O_CLOEXEC);
+        if (place == AMID && i == descriptors / 2)
+            (void)!dup(loan);
+    }
+    if (place == HIGHEST)
+        (void)!dup(loan);
+    if (place == FAR)
+        (void)!dup2(loan, 900);
+    close(loan);
+    (void)!write(ready[1], "y", 1);
+    for (;;)
+        pause();
+}
+
+static void end(pid_t pid)
+{
+    kill(pid, SIGKILL); /* a child not waited for: the number is its */
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static void test_wherever_it_lies(void **state)
+{
+    struct scene *scene = *state;
+    for (int many = 0; many < 2; many++) {
+        pid_t children[PLACES];
+        for (int place = 0; place < PLACES; place++)
+            children[place] = child(scene, place, many ? MANY : 3);
+        gms_fd_close(&scene->loan); /* else we are one, but nobody looks at us */
+        for (size_t threads = 1; threads <= THREADS; threads++) {
+            walk(scene, threads, NULL, 0);
+            for (int place = 0; place < PLACES; place++)
+                if (was_found(scene, children[place]) != (place != NOWHERE))
+                    fail_msg("place %d, %d descriptors, %zu threads: %s", place, many ? MANY : 3, threads,
+                             place == NOWHERE ? "found though it has nothing" : "not found");
+            assert_int_equal(scene->count, PLACES - 1);
+        }
+        walk(scene, THREADS, children, PLACES); /* all count as dead */
+        assert_int_equal(scene->count, 0);
+        for (int place = 0; place < PLACES; place++)
+            end(children[place]);
+        walk(scene, THREADS, NULL, 0);
+        assert_int_equal(scene->count, 0);
+        assert_int_equal(gms_loan_give(scene->file, INCARNATION, &scene->loan, NULL), GMS_OK);
+    }
+}
+
+/* Every one of many, by as many threads as there are. */
+static void test_many(void **state)
+{
+    enum { HOLDERS = 24 };
+    struct scene *scene = *state;
+    pid_t children[HOLDERS];
+    for (int i = 0; i < HOLDERS; i++)
+        children[i] = child(scene, i % 2 == 0 ? MAPPED : HIGHEST, i % 3 == 0 ? MANY : 5);
+    for (int round = 0; round < 5; round++) {
+        walk(scene, THREADS, children, (size_t)round);
+        for (int i = 0; i < HOLDERS; i++)
+            assert_int_equal(was_found(scene, children[i]), i >= round);
+    }
+    for (int i = 0; i < HOLDERS; i++)
+        end(children[i]);
+}
+
+/* Somebody who forks and ends all the time, and hands the loan from parent to child: it may slip through a look, so the
+ * walk finds it or says that it was not everybody; it never says nobody. */
+struct hops {
+    atomic_bool stop;
+    atomic_ulong count;
+    uint64_t deadline_ns;
+};
+
+static void hop(struct hops *hops)
+{
+    for (;;) {
+        const uint64_t pause_ns = gms_clock_ns() + 100000;
+        while (gms_clock_ns() < pause_ns) {
+        }
+        if (atomic_load(&hops->stop) || gms_clock_ns() > hops->deadline_ns)
+            _exit(0);
+        const pid_t pid = fork();
+        if (pid != 0)
+            _exit(pid > 0 ? 0 : 1);
+        atomic_fetch_add(&hops->count, 1);
+    }
+}
+
+static void test_one_that_hops(void **state)
+{
+    struct scene *scene = *state;
+    struct hops *hops = mmap(NULL, sizeof *hops, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int alive[2];
+    char byte;
+    assert_true(hops != MAP_FAILED);
+    hops->deadline_ns = gms_clock_ns() + UNIT_PATIENCE_MS * GMS_NS_PER_MS;
+    assert_int_equal(pipe2(alive, O_CLOEXEC), 0);
+    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    const pid_t first = fork();
+    assert_true(first >= 0);
+    if (first == 0)
+        hop(hops);
+    close(alive[1]);
+    for (int i = 0; i < 20; i++) {
+        walk(scene, THREADS, NULL, 0);
+        assert_true(scene->count > 0);
+        while (waitpid(-1, NULL, WNOHANG) > 0) {
+        }
+    }
+    assert_true(atomic_load(&hops->count) > 0);
+    atomic_store(&hops->stop, true);
+    assert_int_equal(read(alive[0], &byte, 1), 0); /* the last has ended */
+    close(alive[0]);
+    while (waitpid(-1, NULL, 0) > 0) {
+    }
+    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 0), 0);
+    munmap(hops, sizeof *hops);
+}
+
+static size_t count_tasks(void)
+{
+    size_t count = 0;
+    DIR *directory = opendir("/proc/self/task");
+    assert_non_null(directory);
+    for (struct dirent *entry; (entry = readdir(directory)) != NULL;)
+        count += entry->d_name[0] != '.';
+    closedir(directory);
+    return count;
+}
+
+static size_t count_descriptors(void)
+{
+    uint64_t used = 0, limit = 0;
+    gms_fd_usage(&used, &limit);
+    return (size_t)used;
+}
+
+/* Given up at any time, with holders found and not: all threads go, and nothing of theirs stays open. */
+static void test_abandoned(void **state)
+{
+    struct scene *scene = *state;
+    const pid_t children[] = {child(scene, HIGHEST, MANY), child(scene, NOWHERE, MANY), child(scene, MAPPED, 3)};
+    const size_t tasks = count_tasks(), descriptors = count_descriptors();
+    for (int i = 0; i < 60; i++) {
+        struct gms_holders *walk = start(scene, THREADS, NULL, 0);
+        const uint64_t until_ns = gms_clock_ns() + (uint64_t)i * 40000;
+        while (gms_clock_ns() < until_ns)
+            (void)gms_holders_at(walk);
+        gms_holders_abandon(walk);
+        assert_false(scene->done);
+    }
+    const uint64_t deadline_ns = gms_clock_ns() + UNIT_PATIENCE_MS * GMS_NS_PER_MS;
+    while (count_tasks() > tasks || count_descriptors() > descriptors)
+        assert_true(gms_clock_ns() < deadline_ns);
+    for (size_t i = 0; i < sizeof children / sizeof children[0]; i++)
+        end(children[i]);
+}
+
+/* Without descriptors of our own nobody can be looked at: that is not nobody. */
+static void test_no_descriptors(void **state)
+{
+    struct scene *scene = *state;
+    struct rlimit before, none;
+    const pid_t pid = child(scene, HIGHEST, 3);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    int fill[64], filled = 0; /* no hole among the numbers, and then two for the walk's own news */
+    do {
+        fill[filled] = dup(scene->file);
+        none = (struct rlimit){(rlim_t)fill[filled] + 1, before.rlim_max};
+    } while (count_descriptors() != (size_t)fill[filled++] + 1 && filled < 64);
+    none.rlim_cur += 2;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    walk(scene, THREADS, NULL, 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(scene->count, 1);
+    assert_int_equal(scene->found[0], 0);
+    none.rlim_cur -= 2;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const bool borrows = gms_maps_borrows(pid, &scene->inode, 1, INCARNATION);
+    const int descriptors_errno = errno;
+    const size_t first = gms_maps_first(pid, &scene->inode, 1, GMS_MAPS_SHARED);
+    const int mappings_errno = errno;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_false(borrows);
+    assert_int_equal(descriptors_errno, EMFILE);
+    assert_int_equal(first, 1);
+    assert_int_equal(mappings_errno, EMFILE);
+    while (filled > 0)
+        gms_fd_close(&fill[--filled]);
+    end(pid);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_wherever_it_lies, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_many, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_one_that_hops, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_abandoned, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_no_descriptors, setup, teardown),
+    };
+    return cmocka_run_group_tests_name("holders", tests, NULL, NULL);
+}
