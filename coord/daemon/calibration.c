@@ -100,7 +100,7 @@ static void write_file(const struct gms_calibration *calibration)
                                ",\"source\":\"%s\"}\n",
                                calibration->daemon->rank, calibration->identity, calibration->needs_bytes,
                                gms_footprint_source_name(calibration->source));
-    if (gms_file_replace(path, text, (size_t)bytes, &error) != GMS_OK)
+    if (gms_file_publish(path, text, (size_t)bytes, &error) != GMS_OK)
         gms_log(GMS_LOG_WARNING, "what a shadow needs was not noted for the next start: %s", error.text);
 }
 

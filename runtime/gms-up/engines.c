@@ -271,7 +271,7 @@ static void failed(struct gms_up_engines *engines, uint32_t id, const char *how,
                           engines->failures, how, engines->engines[id].output);
     gms_log(GMS_LOG_ERROR, "engine %u did not become ready: %s; the next start in %llu ms; its last words: %s", id, how,
             (unsigned long long)((engines->next_start_ns - now_ns) / GMS_NS_PER_MS), lines);
-    if (gms_file_replace(engines->upkeep, text, length < (int)sizeof text ? (size_t)length : sizeof text - 1, &error) !=
+    if (gms_file_publish(engines->upkeep, text, length < (int)sizeof text ? (size_t)length : sizeof text - 1, &error) !=
         GMS_OK)
         gms_log(GMS_LOG_WARNING, "%s", error.text);
 }

@@ -94,7 +94,7 @@ void gms_up_scratch_note(const char *run_dir)
     struct gms_error error;
     scratch_prefix(run_dir, prefix);
     if (gms_run_dir_path(run_dir, "scratch", -1, path, &error) != GMS_OK ||
-        gms_file_replace(path, prefix, strlen(prefix), &error) != GMS_OK)
+        gms_file_publish(path, prefix, strlen(prefix), &error) != GMS_OK)
         gms_log(GMS_LOG_WARNING, "an epilog will not know what to remove: %s", error.text);
 }
 
@@ -144,7 +144,7 @@ static void write_note(const struct gms_up_job *job)
     struct gms_error error;
     int length = snprintf(text, sizeof text, "%d %" PRIu64 " %s\n", (int)job->now.pid, start_time(job->now.pid),
                           job->now.scratch);
-    if (gms_file_replace(job->note, text, (size_t)length, &error) != GMS_OK)
+    if (gms_file_publish(job->note, text, (size_t)length, &error) != GMS_OK)
         gms_log(GMS_LOG_WARNING, "the job's launcher is not noted, another gms-up will not find it: %s", error.text);
 }
 
