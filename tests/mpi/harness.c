@@ -130,7 +130,7 @@ void cluster_prepare(struct cluster *cluster, const struct cluster_options *opti
     fprintf(file,
             "deployment = \"test\";\nrun_dir = \"%s\";\nranks = %u;\nmemory : %s;\n"
             "kv : { verify = \"%s\"; };\n"
-            "timeouts : { operation = \"%s\"; round = \"5s\"; heartbeat = \"%s\"; fence_report = \"500ms\"; "
+            "timeouts : { operation = \"%s\"; round = \"15s\"; heartbeat = \"%s\"; fence_report = \"500ms\"; "
             "leave = \"%s\"; "
             "transfer_stall = \"300ms\"; };\n"
             "environment : %s;\n"

@@ -253,8 +253,8 @@ static void test_between_heartbeats(void **state)
     engine_start(&engine, &cluster, 0, "a", join_only, 0);
     assert_true(engine_reached(&engine, AT_SERVING, HARNESS_DEADLINE_MS));
     engine_kill(&engine, 1);
-    assert_true(eventually(nobody_is_there, &cluster, 5000));
-    assert_true(engine_wait_end(&engine, 5000)); /* its other rank is fenced */
+    assert_true(eventually(nobody_is_there, &cluster, HARNESS_DEADLINE_MS));
+    assert_true(engine_wait_end(&engine, HARNESS_DEADLINE_MS)); /* its other rank is fenced */
     engine_finish(&engine);
 
     engine_start(&engine, &cluster, 0, "b", join_only, 0);
@@ -263,7 +263,7 @@ static void test_between_heartbeats(void **state)
     cluster_relaunch(&cluster, NULL);
     assert_true(eventually(attached_again, &cluster, HARNESS_DEADLINE_MS));
     engine_kill(&engine, 0); /* and is watched again at once */
-    assert_true(eventually(nobody_is_there, &cluster, 5000));
+    assert_true(eventually(nobody_is_there, &cluster, HARNESS_DEADLINE_MS));
     engine_finish(&engine);
     cluster_stop(&cluster);
 }

@@ -179,7 +179,7 @@ static void slow_requests_are_ended(void **state)
 {
     struct relay_bench *bench = *state;
     int engine;
-    start(bench, (const char *const[]){"--head-time", "100ms", "--body-time", "100ms", "--idle", "100ms", NULL},
+    start(bench, (const char *const[]){"--head-time", "250ms", "--body-time", "250ms", "--idle", "250ms", NULL},
           &engine);
     struct peer slow = client_connect(bench), body = client_connect(bench), idle = client_connect(bench);
     peer_send(&slow, "GET /health HT");
@@ -429,8 +429,8 @@ static void conversations_gone_wrong(void **state)
         "{\"hello\":\"minillm\",\"engine\":0,\"incarnation\":1,\"epoch\":1,\"pid\":1}\n{\"id\":\"x\",\"index\":0}\n",
         "{\"error\":\"no\"}\n", "nonsense\n"};
     start(bench,
-          (const char *const[]){"--wait", "40ms", "--silence", "40ms", "--head-time", "60ms", "--body-time", "60ms",
-                                "--idle", "60ms", "--max-requests", "8", "--max-connections", "16", NULL},
+          (const char *const[]){"--wait", "40ms", "--silence", "40ms", "--head-time", "1s", "--body-time", "1s",
+                                "--idle", "1s", "--max-requests", "8", "--max-connections", "16", NULL},
           &engine);
     const char *seed = getenv("GMS_SEED");
     random_state = seed != NULL ? strtoull(seed, NULL, 0) : (uint64_t)getpid() << 20 ^ gms_clock_ns();
