@@ -255,6 +255,34 @@ void engine_done(struct peer *peer, const char *id, uint32_t prompt)
     peer_send(peer, line);
 }
 
+void bench_begin(struct relay_bench *bench, const char *const *words, enum bench_kind kind,
+                 struct bench_engines *ret_engines)
+{
+    static const char *const names[BENCH_ENGINES] = {"e0", "e1", "e2"};
+    bench_start(bench, words);
+    for (int i = 0; i < BENCH_ENGINES; i++)
+        ret_engines->listener[i] =
+            engine_listen(bench, kind == BENCH_MINILLM ? names[i] : NULL, ret_engines->endpoint[i]);
+    bench_serves(bench, 0, 1, 1, ret_engines->endpoint[0]);
+    bench_await_metric(bench, "gms_relay_serving_engine", 0);
+}
+
+void bench_end(struct relay_bench *bench, struct bench_engines *engines)
+{
+    for (int i = 0; i < BENCH_ENGINES; i++)
+        gms_fd_close(&engines->listener[i]);
+    assert_int_equal(bench_stop(bench), 0);
+}
+
+struct peer engine_asked(int listener, const char *path, const char *part)
+{
+    struct peer peer = engine_accept(listener);
+    peer_until(&peer, path);
+    peer_until(&peer, "\r\n\r\n");
+    peer_until(&peer, part);
+    return peer;
+}
+
 /* ------------------------------------------------------------------------------------------------- clients ---- */
 
 struct peer client_connect(const struct relay_bench *bench)
@@ -350,6 +378,21 @@ void peer_end(struct peer *peer)
 bool peer_has(const struct peer *peer, const char *part)
 {
     return peer->text != NULL && strstr(peer->text, part) != NULL;
+}
+
+void peer_text(const struct peer *peer, char *ret_text, size_t capacity)
+{
+    static const char begin[] = "\"text\":\"";
+    size_t used = 0;
+    for (const char *at = peer->text; at != NULL && (at = strstr(at, begin)) != NULL;) {
+        at += strlen(begin);
+        size_t length = strcspn(at, "\"");
+        assert_true(used + length < capacity);
+        memcpy(ret_text + used, at, length);
+        used += length;
+        at += length;
+    }
+    ret_text[used] = '\0';
 }
 
 void peer_close(struct peer *peer)

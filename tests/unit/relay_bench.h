@@ -55,6 +55,23 @@ const char *engine_greet(struct peer *peer, uint64_t incarnation, char ret_id[12
 void engine_token(struct peer *peer, const char *id, uint32_t index, char letter);
 void engine_done(struct peer *peer, const char *id, uint32_t prompt);
 
+/* Engines that listen, each with its number. */
+enum bench_kind { BENCH_MINILLM, BENCH_OPENAI };
+enum { BENCH_ENGINES = 3 };
+struct bench_engines {
+    int listener[BENCH_ENGINES];
+    char endpoint[BENCH_ENGINES][160];
+};
+
+/* A relay with `words`, before engines of a kind; it has been told that engine 0 serves, as incarnation 1 under
+ * epoch 1. */
+void bench_begin(struct relay_bench *bench, const char *const *words, enum bench_kind kind,
+                 struct bench_engines *ret_engines);
+/* All of it ends, the relay with exit code 0. */
+void bench_end(struct relay_bench *bench, struct bench_engines *engines);
+/* An OpenAI engine's connection, its request read up to `path` and then to `part` of its body. */
+struct peer engine_asked(int listener, const char *path, const char *part);
+
 struct peer client_connect(const struct relay_bench *bench);
 /* POST with this body. */
 struct peer client_post(const struct relay_bench *bench, const char *path, const char *body);
@@ -67,6 +84,8 @@ void peer_until(struct peer *peer, const char *part);
 /* Waits for the end of the connection. */
 void peer_end(struct peer *peer);
 bool peer_has(const struct peer *peer, const char *part);
+/* The text of a stream of completions, its pieces put together. */
+void peer_text(const struct peer *peer, char *ret_text, size_t capacity);
 void peer_close(struct peer *peer);
 
 #endif

@@ -3,19 +3,12 @@
  * Parking on host memory: the deployment's preset, what the coordinator is told, all orders of park and wake that could
  * be wrong (V30), memory that is not there (as a file size limit has it), and the kv budget.
  */
-#include "libgms_support.h"
+#include "libgms_tags_support.h"
 
 #include <signal.h>
 #include <sys/resource.h>
 
 static struct gms_error error;
-
-static const struct gms_tag tags[] = {{"weights", GMS_PARK_KEEP},
-                                      {"kv", GMS_PARK_SWAP},
-                                      {"graphs", GMS_PARK_KEEP},
-                                      {"scratch", GMS_PARK_RELEASE},
-                                      {"state", GMS_PARK_SAVE}};
-enum { TAGS = sizeof tags / sizeof tags[0], REGION_BYTES = 3000000 };
 
 static int setup(void **state)
 {
@@ -40,23 +33,6 @@ static gms_session *open_with(struct libgms_fixture *f, const char *preset, cons
         f->fake.preset_tags[i] = (struct gms_tag_report){.tag = preset_tags[i]};
     pthread_mutex_unlock(&f->fake.lock);
     return open_engine(f, 0);
-}
-
-static struct engine tagged_engine(struct libgms_fixture *f)
-{
-    struct engine engine = {.session = open_engine(f, 0)};
-    assert_ok(gms_tags_set(engine.session, tags, TAGS, &error));
-    assert_ok(gms_join(engine.session, &engine_identity, &engine.member, &error));
-    assert_ok(gms_pool_attach(engine.session, &kv_description, &engine.kv, &error));
-    return engine;
-}
-
-static unsigned char *region(const struct engine *engine, const char *tag)
-{
-    void *address = NULL;
-    assert_ok(gms_region_alloc(engine->session, tag, REGION_BYTES, &address, &error));
-    memset(address, 0x11, REGION_BYTES);
-    return address;
 }
 
 static uint32_t policy_of(const gms_session *session, const char *tag)
@@ -333,32 +309,18 @@ static void test_waking_without_memory(void **state)
     gms_close(engine.session);
 }
 
-static void *when_it_waits(void *session)
-{
-    while (gms_park_state(session) != GMS_STATE_WAKING)
-        (void)poll(NULL, 0, 1);
-    (void)poll(NULL, 0, 20);
-    gms_wake_cancel(session);
-    return NULL;
-}
-
 static void test_waiting_is_cancelled(void **state)
 {
     struct libgms_fixture *f = *state;
     struct engine engine = tagged_engine(f);
-    pthread_t thread;
     (void)region(&engine, "scratch");
     assert_ok(gms_park(engine.session, &error));
     adopt_engine(f, &engine, 0, false);
     limit_memory(REGION_BYTES / 2);
-    const uint64_t since_ns = gms_clock_ns();
-    assert_int_equal(pthread_create(&thread, NULL, when_it_waits, engine.session), 0);
-    const gms_status status = gms_wake(engine.session, &error);
-    assert_int_equal(pthread_join(thread, NULL), 0);
+    const gms_status status = wake_cancelled(engine.session, &error);
     limit_memory(RLIM_INFINITY);
     assert_int_equal(status, GMS_E_AGAIN);
     assert_non_null(strstr(error.text, "tag scratch"));
-    assert_true(gms_clock_ns() - since_ns < 4 * GMS_NS_PER_S); /* the operation timeout is five */
     assert_int_equal(gms_park_state(engine.session), GMS_STATE_PARKED);
     assert_ok(gms_wake(engine.session, &error));
     gms_close(engine.session);

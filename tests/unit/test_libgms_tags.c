@@ -3,7 +3,7 @@
  * What becomes of memory on park and wake, by tags (V30, V31, V32), on the fake driver. A promotion makes no driver
  * call: counted.
  */
-#include "libgms_support.h"
+#include "libgms_tags_support.h"
 
 #include <dlfcn.h>
 
@@ -12,30 +12,6 @@
 
 static struct gms_error error;
 static const struct fake_cuda *fake_driver;
-
-static const struct gms_tag tags[] = {{"weights", GMS_PARK_KEEP},
-                                      {"kv", GMS_PARK_SWAP},
-                                      {"graphs", GMS_PARK_KEEP},
-                                      {"scratch", GMS_PARK_RELEASE},
-                                      {"state", GMS_PARK_SAVE}};
-enum { TAGS = sizeof tags / sizeof tags[0], REGION_BYTES = 3000000 };
-
-static struct engine tagged_engine(struct libgms_fixture *f)
-{
-    struct engine engine = {.session = open_engine(f, 0)};
-    assert_ok(gms_tags_set(engine.session, tags, TAGS, &error));
-    assert_ok(gms_join(engine.session, &engine_identity, &engine.member, &error));
-    assert_ok(gms_pool_attach(engine.session, &kv_description, &engine.kv, &error));
-    return engine;
-}
-
-static unsigned char *region(const struct engine *engine, const char *tag)
-{
-    void *address = NULL;
-    assert_ok(gms_region_alloc(engine->session, tag, REGION_BYTES, &address, &error));
-    memset(address, 0x11, REGION_BYTES);
-    return address;
-}
 
 static struct gms_tag_report report_of(const struct engine *engine, const char *tag)
 {
@@ -160,30 +136,16 @@ static void test_waking_waits_for_memory(void **state)
     gms_close(engine.session);
 }
 
-static void *cancel_soon(void *session)
-{
-    while (gms_park_state(session) != GMS_STATE_WAKING)
-        (void)poll(NULL, 0, 1);
-    (void)poll(NULL, 0, 20);
-    gms_wake_cancel(session);
-    return NULL;
-}
-
 static void test_waiting_is_cancelled(void **state)
 {
     struct libgms_fixture *f = *state;
     struct engine engine = tagged_engine(f);
-    pthread_t thread;
     f->fake.operation_timeout_ms = 5000;
     (void)region(&engine, "scratch");
     assert_ok(gms_park(engine.session, &error));
     adopt_engine(f, &engine, 0, false);
     fake_driver->fail_next("cuMemCreate", 0, 1000, GMS_CU_OUT_OF_MEMORY);
-    const uint64_t since_ns = gms_clock_ns();
-    assert_int_equal(pthread_create(&thread, NULL, cancel_soon, engine.session), 0);
-    assert_status(gms_wake(engine.session, &error), GMS_E_AGAIN);
-    assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_true(gms_clock_ns() - since_ns < 4 * GMS_NS_PER_S);
+    assert_status(wake_cancelled(engine.session, &error), GMS_E_AGAIN);
     fake_driver->fail_next(NULL, 0, 0, 0);
     assert_ok(gms_wake(engine.session, &error));
     gms_close(engine.session);

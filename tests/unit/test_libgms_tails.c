@@ -86,6 +86,18 @@ static uint32_t list(const struct engine *engine, struct gms_tail *ret_tails, ui
     return count;
 }
 
+/* Three tokens of a tail in slot 5, which the engine that is returned has taken over; its slot 20 is leased for them.
+ */
+static struct engine succeed_to_a_tail(struct libgms_fixture *f, struct gms_tail *ret_tail, uint64_t *ret_mine)
+{
+    struct engine first = begin(f);
+    (void)fill(&first, 5, 3);
+    struct engine second = succeed(f, &first, 1);
+    assert_int_equal(list(&second, ret_tail, 1), 1);
+    assert_int_equal(gms_slot_acquire(second.kv, 20, ret_mine), GMS_OK);
+    return second;
+}
+
 /* ---------------------------------------------------------------------------------------------- the good way --- */
 
 static void test_a_successor_goes_on_in_the_middle(void **state)
@@ -173,13 +185,9 @@ static void test_by_the_engines_own_copier(void **state)
 {
     struct libgms_fixture *f = *state;
     struct gms_error error;
-    struct engine first = begin(f);
-    (void)fill(&first, 5, 3);
-    struct engine second = succeed(f, &first, 1);
     struct gms_tail tail;
-    assert_int_equal(list(&second, &tail, 1), 1);
     uint64_t mine = 0;
-    assert_int_equal(gms_slot_acquire(second.kv, 20, &mine), GMS_OK);
+    struct engine second = succeed_to_a_tail(f, &tail, &mine);
     struct copier copier = {.pool = second.kv, .answer = 77, .lease_anew = UINT32_MAX};
     assert_status(gms_tail_salvage(second.kv, &tail, 0, 20, mine, copy, &copier, &error), GMS_E_SYSTEM);
     assert_text_has("77");
@@ -335,13 +343,9 @@ static void test_a_slot_that_came_back(void **state)
 {
     struct libgms_fixture *f = *state;
     struct gms_error error;
-    struct engine first = begin(f);
-    (void)fill(&first, 5, 3);
-    struct engine second = succeed(f, &first, 1);
     struct gms_tail tail;
     uint64_t mine = 0, anew = 0;
-    assert_int_equal(list(&second, &tail, 1), 1);
-    assert_int_equal(gms_slot_acquire(second.kv, 20, &mine), GMS_OK);
+    struct engine second = succeed_to_a_tail(f, &tail, &mine);
     struct gms_directory *directory = directory_of(f, second.member.incarnation, second.kv);
     gms_slot_word word = gms_directory_word(directory, 5), next = word;
     assert_int_equal(gms_slot_step(word, GMS_SLOT_EVENT_RECLAIM, tail.generation, &next), GMS_OK);
@@ -364,13 +368,9 @@ static void test_a_damaged_record(void **state)
 {
     struct libgms_fixture *f = *state;
     struct gms_error error;
-    struct engine first = begin(f);
-    (void)fill(&first, 5, 3);
-    struct engine second = succeed(f, &first, 1);
     struct gms_tail tail;
     uint64_t mine = 0;
-    assert_int_equal(list(&second, &tail, 1), 1);
-    assert_int_equal(gms_slot_acquire(second.kv, 20, &mine), GMS_OK);
+    struct engine second = succeed_to_a_tail(f, &tail, &mine);
     struct gms_directory *directory = directory_of(f, second.member.incarnation, second.kv);
     assert_int_equal(gms_directory_drop_tails(directory), 1);
     assert_status(gms_tail_salvage(second.kv, &tail, 0, 20, mine, NULL, NULL, &error), GMS_E_NOT_FOUND);

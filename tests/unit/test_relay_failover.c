@@ -7,30 +7,15 @@
 static const char stream_body[] = "{\"prompt\":\"a\",\"max_tokens\":4,\"seed\":7,\"stream\":true}";
 static const char whole_body[] = "{\"prompt\":\"a\",\"max_tokens\":4,\"seed\":7}";
 
-struct engines {
-    int listener[3];
-    char endpoint[3][160];
-};
-
-static void start(struct relay_bench *bench, const char *const *words, struct engines *ret_engines)
+/* Before anybody is told. Nobody listens for it either: the relay, without news for a moment, would ask it again. */
+static void engine_dies(struct bench_engines *engines, int engine, struct peer *peer)
 {
-    static const char *const names[] = {"e0", "e1", "e2"};
-    bench_start(bench, words);
-    for (int i = 0; i < 3; i++)
-        ret_engines->listener[i] = engine_listen(bench, names[i], ret_engines->endpoint[i]);
-    bench_serves(bench, 0, 1, 1, ret_engines->endpoint[0]);
-    bench_await_metric(bench, "gms_relay_serving_engine", 0);
-}
-
-static void finish(struct relay_bench *bench, struct engines *engines)
-{
-    for (int i = 0; i < 3; i++)
-        gms_fd_close(&engines->listener[i]);
-    assert_int_equal(bench_stop(bench), 0);
+    gms_fd_close(&engines->listener[engine]);
+    peer_close(peer);
 }
 
 /* Accepts, greets, and checks which tokens were sent again. */
-static struct peer take_over(const struct engines *engines, int engine, const char *generated, char ret_id[129])
+static struct peer take_over(const struct bench_engines *engines, int engine, const char *generated, char ret_id[129])
 {
     struct peer peer = engine_accept(engines->listener[engine]);
     const char *line = engine_greet(&peer, (uint64_t)engine + 1, ret_id);
@@ -43,31 +28,19 @@ static struct peer take_over(const struct engines *engines, int engine, const ch
     return peer;
 }
 
-/* The text of a stream's pieces, in order. */
-static void stream_text(const struct peer *client, char *ret_text, size_t capacity)
-{
-    size_t used = 0;
-    for (const char *at = client->text; (at = strstr(at, "\"text\":\"")) != NULL && used + 1 < capacity;) {
-        at += 8;
-        while (*at != '"' && used + 1 < capacity)
-            ret_text[used++] = *at++;
-    }
-    ret_text[used] = '\0';
-}
-
 static void a_stream_goes_on_elsewhere(void **state)
 {
     struct relay_bench *bench = *state;
-    struct engines engines;
+    struct bench_engines engines;
     char id[129], text[64];
     /* With and without news before the end of the connection. */
-    start(bench, (const char *const[]){NULL}, &engines);
+    bench_begin(bench, (const char *const[]){NULL}, BENCH_MINILLM, &engines);
     struct peer client = client_post(bench, "/v1/completions", stream_body);
     struct peer peer = take_over(&engines, 0, "", id);
     engine_token(&peer, id, 0, 'A');
     engine_token(&peer, id, 1, 'B');
     peer_until(&client, "\"text\":\"B\"");
-    peer_close(&peer);
+    engine_dies(&engines, 0, &peer);
     bench_await_metric(bench, "gms_relay_requests_waiting", 1);
     assert_false(engine_is_asked(engines.listener[1], 0));
     bench_serves(bench, -1, 0, 2, "");
@@ -77,21 +50,21 @@ static void a_stream_goes_on_elsewhere(void **state)
     engine_token(&peer, id, 3, 'D');
     engine_done(&peer, id, 3);
     peer_until(&client, "data: [DONE]");
-    stream_text(&client, text, sizeof text);
+    peer_text(&client, text, sizeof text);
     assert_string_equal(text, "ABCD");
     assert_int_equal(bench_metric(bench, "gms_relay_resumes_total"), 1);
     assert_int_equal(bench_metric(bench, "gms_relay_resume_gap_seconds_count"), 1);
     peer_close(&peer);
     peer_close(&client);
-    finish(bench, &engines);
+    bench_end(bench, &engines);
 }
 
 static void news_of_a_hung_engine_are_enough(void **state)
 {
     struct relay_bench *bench = *state;
-    struct engines engines;
+    struct bench_engines engines;
     char id[129], old_id[129], text[64];
-    start(bench, (const char *const[]){NULL}, &engines);
+    bench_begin(bench, (const char *const[]){NULL}, BENCH_MINILLM, &engines);
     struct peer client = client_post(bench, "/v1/completions", stream_body);
     struct peer old = take_over(&engines, 0, "", old_id);
     engine_token(&old, old_id, 0, 'A');
@@ -106,20 +79,20 @@ static void news_of_a_hung_engine_are_enough(void **state)
     engine_token(&peer, id, 3, 'D');
     engine_done(&peer, id, 2);
     peer_until(&client, "[DONE]");
-    stream_text(&client, text, sizeof text);
+    peer_text(&client, text, sizeof text);
     assert_string_equal(text, "ABCD");
     peer_close(&old);
     peer_close(&peer);
     peer_close(&client);
-    finish(bench, &engines);
+    bench_end(bench, &engines);
 }
 
 static void a_whole_answer_survives_too(void **state)
 {
     struct relay_bench *bench = *state;
-    struct engines engines;
+    struct bench_engines engines;
     char id[129];
-    start(bench, (const char *const[]){NULL}, &engines);
+    bench_begin(bench, (const char *const[]){NULL}, BENCH_MINILLM, &engines);
     struct peer client =
         client_post(bench, "/v1/chat/completions",
                     "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":4,\"seed\":7}");
@@ -137,15 +110,15 @@ static void a_whole_answer_survives_too(void **state)
     peer_until(&client, "\"prompt_tokens\":8,\"completion_tokens\":2"); /* re-sent tokens are no prompt */
     peer_close(&peer);
     peer_close(&client);
-    finish(bench, &engines);
+    bench_end(bench, &engines);
 }
 
 static void two_crashes_in_a_row_end_it(void **state)
 {
     struct relay_bench *bench = *state;
-    struct engines engines;
+    struct bench_engines engines;
     char id[129];
-    start(bench, (const char *const[]){NULL}, &engines);
+    bench_begin(bench, (const char *const[]){NULL}, BENCH_MINILLM, &engines);
     struct peer streaming = client_post(bench, "/v1/completions", stream_body);
     struct peer first = take_over(&engines, 0, "", id);
     engine_token(&first, id, 0, 'A');
@@ -178,15 +151,15 @@ static void two_crashes_in_a_row_end_it(void **state)
     peer_close(&other);
     peer_close(&whole);
     peer_close(&streaming);
-    finish(bench, &engines);
+    bench_end(bench, &engines);
 }
 
 static void nobody_serves_for_too_long(void **state)
 {
     struct relay_bench *bench = *state;
-    struct engines engines;
+    struct bench_engines engines;
     char id[129];
-    start(bench, (const char *const[]){"--wait", "300ms", NULL}, &engines);
+    bench_begin(bench, (const char *const[]){"--wait", "300ms", NULL}, BENCH_MINILLM, &engines);
     struct peer client = client_post(bench, "/v1/completions", stream_body);
     struct peer peer = take_over(&engines, 0, "", id);
     engine_token(&peer, id, 0, 'A');
@@ -203,24 +176,34 @@ static void nobody_serves_for_too_long(void **state)
     peer_end(&client);
     peer_close(&client);
     peer_close(&late);
-    /* One that comes in time is served. */
-    late = client_post(bench, "/v1/completions", whole_body);
+    bench_end(bench, &engines);
+}
+
+static void somebody_serves_in_time(void **state)
+{
+    struct relay_bench *bench = *state;
+    struct bench_engines engines;
+    char id[129];
+    bench_begin(bench, (const char *const[]){NULL}, BENCH_MINILLM, &engines);
+    bench_serves(bench, -1, 0, 2, "");
+    bench_await_metric(bench, "gms_relay_serving_engine", -1);
+    struct peer early = client_post(bench, "/v1/completions", whole_body);
     bench_await_metric(bench, "gms_relay_requests_waiting", 1);
     bench_serves(bench, 1, 2, 2, engines.endpoint[1]);
-    peer = take_over(&engines, 1, "", id);
+    struct peer peer = take_over(&engines, 1, "", id);
     engine_done(&peer, id, 1);
-    peer_until(&late, "200 OK");
-    peer_close(&late);
+    peer_until(&early, "200 OK");
+    peer_close(&early);
     peer_close(&peer);
-    finish(bench, &engines);
+    bench_end(bench, &engines);
 }
 
 static void an_engine_that_is_not_there_yet(void **state)
 {
     struct relay_bench *bench = *state;
-    struct engines engines;
+    struct bench_engines engines;
     char id[129];
-    start(bench, (const char *const[]){NULL}, &engines);
+    bench_begin(bench, (const char *const[]){NULL}, BENCH_MINILLM, &engines);
     struct peer client = client_post(bench, "/v1/completions", whole_body);
     /* Another incarnation answers, it is full, it hangs up before its hello: none of it is a crash. */
     struct peer peer = engine_accept(engines.listener[0]);
@@ -242,19 +225,19 @@ static void an_engine_that_is_not_there_yet(void **state)
     assert_int_equal(bench_metric(bench, "gms_relay_crashes_total"), 0);
     peer_close(&peer);
     peer_close(&client);
-    finish(bench, &engines);
+    bench_end(bench, &engines);
 }
 
 static void engines_that_do_not_keep_to_the_protocol(void **state)
 {
     struct relay_bench *bench = *state;
-    struct engines engines;
+    struct bench_engines engines;
     char id[129];
     static const char *const lines[] = {"garbage\n", "{\"id\":\"%s\",\"index\":5,\"token\":65,\"text\":\"A\"}\n",
                                         "{\"id\":\"another\",\"index\":0,\"token\":65,\"text\":\"A\"}\n",
                                         "{\"id\":\"%s\",\"index\":0,\"token\":65}\n",
                                         "{\"id\":\"%s\",\"done\":true}\n"};
-    start(bench, (const char *const[]){NULL}, &engines);
+    bench_begin(bench, (const char *const[]){NULL}, BENCH_MINILLM, &engines);
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         struct peer client = client_post(bench, "/v1/completions", whole_body);
         struct peer peer = take_over(&engines, 0, "", id);
@@ -289,22 +272,34 @@ static void engines_that_do_not_keep_to_the_protocol(void **state)
     peer_until(&client, "the prompt is too \\\"long\\\"");
     peer_close(&peer);
     peer_close(&client);
-    finish(bench, &engines);
+    bench_end(bench, &engines);
 }
 
 static void a_silent_engine(void **state)
 {
     struct relay_bench *bench = *state;
-    struct engines engines;
-    char id[129];
-    start(bench, (const char *const[]){"--silence", "200ms", NULL}, &engines);
+    struct bench_engines engines;
+    bench_begin(bench, (const char *const[]){"--silence", "200ms", NULL}, BENCH_MINILLM, &engines);
     struct peer client = client_post(bench, "/v1/completions", whole_body);
-    struct peer peer = take_over(&engines, 0, "", id);
+    struct peer peer = engine_accept(engines.listener[0]);
+    peer_send(&peer, "{\"hello\":\"minillm\",\"engine\":0,\"incarnation\":1,\"epoch\":1,\"pid\":1}\n"); /* if in time */
     peer_until(&client, "HTTP/1.1 504");
     peer_end(&peer);
     peer_close(&peer);
     peer_close(&client);
-    finish(bench, &engines);
+    bench_end(bench, &engines);
+}
+
+/* The relay has answered others since there was no room, twice: it had its turn, and left it unread. */
+static bool is_not_read_on(struct relay_bench *bench, const struct peer *peer)
+{
+    struct pollfd room = {.fd = peer->fd, .events = POLLOUT};
+    for (int turns = 0; poll(&room, 1, 0) == 0; turns++) {
+        if (turns == 2)
+            return true;
+        (void)bench_metric(bench, "gms_relay_requests_running");
+    }
+    return false;
 }
 
 /* One client takes nothing of a long answer: its engine is not read on, others are served, and it is dropped in the
@@ -312,9 +307,9 @@ static void a_silent_engine(void **state)
 static void a_client_that_does_not_read(void **state)
 {
     struct relay_bench *bench = *state;
-    struct engines engines;
+    struct bench_engines engines;
     char id[129];
-    start(bench, (const char *const[]){"--max-unsent", "64KiB", "--stall", "2s", NULL}, &engines);
+    bench_begin(bench, (const char *const[]){"--max-unsent", "64KiB", "--stall", "2s", NULL}, BENCH_MINILLM, &engines);
     struct peer client = client_connect(bench);
     int small = 4096;
     setsockopt(client.fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
@@ -326,14 +321,9 @@ static void a_client_that_does_not_read(void **state)
     struct peer peer = engine_accept(engines.listener[0]);
     engine_greet(&peer, 1, id);
     uint32_t index = 0;
-    bool blocked = false;
-    for (; index < 32768 && !blocked; index++) {
-        struct pollfd wait = {.fd = peer.fd, .events = POLLOUT};
-        blocked = poll(&wait, 1, 600) == 0; /* well below the stall */
-        if (!blocked)
-            engine_token(&peer, id, index, 'A');
-    }
-    assert_true(blocked); /* the back-pressure has reached the engine */
+    for (; index < 32768 && !is_not_read_on(bench, &peer); index++)
+        engine_token(&peer, id, index, 'A');
+    assert_true(index < 32768); /* the back-pressure has reached the engine */
     struct peer other = client_post(bench, "/v1/completions", whole_body);
     struct peer served = engine_accept(engines.listener[0]);
     engine_greet(&served, 1, id);
@@ -347,15 +337,15 @@ static void a_client_that_does_not_read(void **state)
     peer_end(&peer);
     peer_close(&peer);
     peer_close(&client);
-    finish(bench, &engines);
+    bench_end(bench, &engines);
 }
 
 static void a_coordinator_that_comes_and_goes(void **state)
 {
     struct relay_bench *bench = *state;
-    struct engines engines;
+    struct bench_engines engines;
     char id[129];
-    start(bench, (const char *const[]){NULL}, &engines);
+    bench_begin(bench, (const char *const[]){NULL}, BENCH_MINILLM, &engines);
     gms_fd_close(&bench->coordinator);
     bench_await_metric(bench, "gms_relay_coordinator_connected", 0);
     /* Engines serve on without one. */
@@ -379,7 +369,7 @@ static void a_coordinator_that_comes_and_goes(void **state)
     peer = take_over(&engines, 0, "", id);
     peer_close(&client);
     peer_close(&peer);
-    finish(bench, &engines);
+    bench_end(bench, &engines);
 }
 
 static void without_a_coordinator_the_file_is_read(void **state)
@@ -409,9 +399,9 @@ static void without_a_coordinator_the_file_is_read(void **state)
 static void the_end_of_the_relay(void **state)
 {
     struct relay_bench *bench = *state;
-    struct engines engines;
+    struct bench_engines engines;
     char id[129];
-    start(bench, (const char *const[]){NULL}, &engines);
+    bench_begin(bench, (const char *const[]){NULL}, BENCH_MINILLM, &engines);
     struct peer client = client_post(bench, "/v1/completions", stream_body), idle = client_get(bench, "/health");
     struct peer peer = take_over(&engines, 0, "", id);
     engine_token(&peer, id, 0, 'A');
@@ -447,9 +437,9 @@ static void the_end_of_the_relay(void **state)
 static void the_death_of_the_relay(void **state)
 {
     struct relay_bench *bench = *state;
-    struct engines engines;
+    struct bench_engines engines;
     char id[129];
-    start(bench, (const char *const[]){NULL}, &engines);
+    bench_begin(bench, (const char *const[]){NULL}, BENCH_MINILLM, &engines);
     struct peer client = client_post(bench, "/v1/completions", stream_body);
     struct peer peer = take_over(&engines, 0, "", id);
     engine_token(&peer, id, 0, 'A');
@@ -473,7 +463,7 @@ static void the_death_of_the_relay(void **state)
     peer_until(&client, "[DONE]");
     peer_close(&client);
     peer_close(&peer);
-    finish(bench, &engines);
+    bench_end(bench, &engines);
 }
 
 int main(void)
@@ -485,6 +475,7 @@ int main(void)
         TEST(a_whole_answer_survives_too),
         TEST(two_crashes_in_a_row_end_it),
         TEST(nobody_serves_for_too_long),
+        TEST(somebody_serves_in_time),
         TEST(an_engine_that_is_not_there_yet),
         TEST(engines_that_do_not_keep_to_the_protocol),
         TEST(a_silent_engine),

@@ -8,27 +8,6 @@
 static const char sse_head[] = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
                                "Transfer-Encoding: chunked\r\n\r\n";
 
-struct engines {
-    int listener[2];
-    char endpoint[2][160];
-};
-
-static void start(struct relay_bench *bench, const char *const *words, struct engines *ret_engines)
-{
-    bench_start(bench, words);
-    for (int i = 0; i < 2; i++)
-        ret_engines->listener[i] = engine_listen(bench, NULL, ret_engines->endpoint[i]);
-    bench_serves(bench, 0, 1, 1, ret_engines->endpoint[0]);
-    bench_await_metric(bench, "gms_relay_serving_engine", 0);
-}
-
-static void finish(struct relay_bench *bench, struct engines *engines)
-{
-    for (int i = 0; i < 2; i++)
-        gms_fd_close(&engines->listener[i]);
-    assert_int_equal(bench_stop(bench), 0);
-}
-
 /* One event in a chunk, the chunk in two pieces. */
 static void event(struct peer *peer, const char *json)
 {
@@ -38,25 +17,15 @@ static void event(struct peer *peer, const char *json)
     peer_send_bytes(peer, text + length / 2, (size_t)length - (size_t)length / 2);
 }
 
-/* Accepts and reads the request up to `part` of its body. */
-static struct peer asked(int listener, const char *path, const char *part)
-{
-    struct peer peer = engine_accept(listener);
-    peer_until(&peer, path);
-    peer_until(&peer, "\r\n\r\n");
-    peer_until(&peer, part);
-    return peer;
-}
-
 static void a_completion_goes_on_with_its_tokens(void **state)
 {
     struct relay_bench *bench = *state;
-    struct engines engines;
-    start(bench, (const char *const[]){"--exact", "greedy", NULL}, &engines);
+    struct bench_engines engines;
+    bench_begin(bench, (const char *const[]){"--exact", "greedy", NULL}, BENCH_OPENAI, &engines);
     struct peer client = client_post(bench, "/v1/completions",
                                      "{\"model\":\"m\",\"prompt\":\"hi\",\"max_tokens\":4,\"temperature\":0,"
                                      "\"stream\":true,\"stream_options\":{\"include_usage\":true}}");
-    struct peer peer = asked(engines.listener[0], "POST /v1/completions HTTP/1.1", "\"return_token_ids\":true");
+    struct peer peer = engine_asked(engines.listener[0], "POST /v1/completions HTTP/1.1", "\"return_token_ids\":true");
     peer_send(&peer, sse_head);
     event(&peer,
           "{\"id\":\"x\",\"choices\":[{\"index\":0,\"text\":\"A\",\"token_ids\":[11],\"prompt_token_ids\":[5,6]}]}");
@@ -66,7 +35,7 @@ static void a_completion_goes_on_with_its_tokens(void **state)
     peer_until(&client, "\"text\":\"BC\"");
     bench_serves(bench, 1, 2, 2, engines.endpoint[1]);
     peer_close(&peer);
-    peer = asked(engines.listener[1], "POST /v1/completions HTTP/1.1", "\"max_tokens\":1");
+    peer = engine_asked(engines.listener[1], "POST /v1/completions HTTP/1.1", "\"max_tokens\":1");
     assert_true(peer_has(&peer, "\"prompt\":[5,6,11,12,13]"));
     peer_send(&peer, sse_head);
     event(&peer, "{\"choices\":[{\"index\":0,\"text\":\"D\",\"token_ids\":[14],\"prompt_token_ids\":[5,6,11,12,13],"
@@ -79,17 +48,18 @@ static void a_completion_goes_on_with_its_tokens(void **state)
     peer_until(&client, "data: [DONE]");
     peer_close(&peer);
     peer_close(&client);
-    finish(bench, &engines);
+    bench_end(bench, &engines);
 }
 
 static void chat_goes_on_as_a_completion(void **state)
 {
     struct relay_bench *bench = *state;
-    struct engines engines;
-    start(bench, (const char *const[]){NULL}, &engines);
+    struct bench_engines engines;
+    bench_begin(bench, (const char *const[]){NULL}, BENCH_OPENAI, &engines);
     struct peer client = client_post(bench, "/v1/chat/completions",
                                      "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"temperature\":0}");
-    struct peer peer = asked(engines.listener[0], "POST /v1/chat/completions HTTP/1.1", "\"return_token_ids\":true");
+    struct peer peer =
+        engine_asked(engines.listener[0], "POST /v1/chat/completions HTTP/1.1", "\"return_token_ids\":true");
     peer_send(&peer, sse_head);
     event(&peer, "{\"prompt_token_ids\":[5],\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}");
     event(&peer, "{\"choices\":[{\"delta\":{\"content\":\"A\"},\"token_ids\":[11]}]}");
@@ -99,7 +69,7 @@ static void chat_goes_on_as_a_completion(void **state)
     bench_serves(bench, 1, 2, 2, engines.endpoint[1]);
     peer_end(&peer);
     peer_close(&peer);
-    peer = asked(engines.listener[1], "POST /v1/completions HTTP/1.1", "\"prompt\":[5,11]");
+    peer = engine_asked(engines.listener[1], "POST /v1/completions HTTP/1.1", "\"prompt\":[5,11]");
     assert_false(peer_has(&peer, "messages"));
     peer_send(&peer, sse_head);
     event(&peer, "{\"choices\":[{\"text\":\"B\",\"token_ids\":[12],\"finish_reason\":\"stop\"}]}");
@@ -110,16 +80,16 @@ static void chat_goes_on_as_a_completion(void **state)
     peer_until(&client, "\"content\":\"AB\"");
     peer_until(&client, "\"finish_reason\":\"stop\"");
     peer_close(&client);
-    finish(bench, &engines);
+    bench_end(bench, &engines);
 }
 
 static void without_token_ids_a_visible_answer_cannot_go_on(void **state)
 {
     struct relay_bench *bench = *state;
-    struct engines engines;
-    start(bench, (const char *const[]){NULL}, &engines);
+    struct bench_engines engines;
+    bench_begin(bench, (const char *const[]){NULL}, BENCH_OPENAI, &engines);
     struct peer client = client_post(bench, "/v1/completions", "{\"prompt\":\"hi\",\"stream\":true}");
-    struct peer peer = asked(engines.listener[0], "POST /v1/completions", "\"prompt\":\"hi\"");
+    struct peer peer = engine_asked(engines.listener[0], "POST /v1/completions", "\"prompt\":\"hi\"");
     peer_send(&peer, sse_head);
     event(&peer, "{\"choices\":[{\"text\":\"A\"}]}");
     peer_until(&client, "GMS-Resume: none; reason=\"the engine does not tell its tokens\"");
@@ -133,33 +103,33 @@ static void without_token_ids_a_visible_answer_cannot_go_on(void **state)
     peer_close(&client);
     /* A whole answer that nobody has seen begins anew. */
     client = client_post(bench, "/v1/completions", "{\"prompt\":\"hi\"}");
-    peer = asked(engines.listener[1], "POST /v1/completions", "\"prompt\":\"hi\"");
+    peer = engine_asked(engines.listener[1], "POST /v1/completions", "\"prompt\":\"hi\"");
     peer_send(&peer, sse_head);
     event(&peer, "{\"choices\":[{\"text\":\"half\"}]}");
     bench_await_metric(bench, "gms_relay_tokens_total", 2);
     bench_serves(bench, 0, 3, 3, engines.endpoint[0]);
     peer_close(&peer);
-    peer = asked(engines.listener[0], "POST /v1/completions", "\"prompt\":\"hi\"");
+    peer = engine_asked(engines.listener[0], "POST /v1/completions", "\"prompt\":\"hi\"");
     peer_send(&peer, sse_head);
     event(&peer, "{\"choices\":[{\"text\":\"whole\",\"finish_reason\":\"stop\"}]}");
     event(&peer, "[DONE]");
     peer_until(&client, "\"text\":\"whole\"");
     peer_close(&peer);
     peer_close(&client);
-    finish(bench, &engines);
+    bench_end(bench, &engines);
 }
 
 static void more_than_text_is_passed_on_as_it_is(void **state)
 {
     struct relay_bench *bench = *state;
-    struct engines engines;
+    struct bench_engines engines;
     static const char body[] =
         "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":[{\"type\":\"function\"}]}";
     static const char answer[] = "{\"choices\":[{\"message\":{\"tool_calls\":[{\"id\":\"t\"}]}}]}";
     char text[512];
-    start(bench, (const char *const[]){NULL}, &engines);
+    bench_begin(bench, (const char *const[]){NULL}, BENCH_OPENAI, &engines);
     struct peer client = client_post(bench, "/v1/chat/completions", body);
-    struct peer peer = asked(engines.listener[0], "POST /v1/chat/completions", body);
+    struct peer peer = engine_asked(engines.listener[0], "POST /v1/chat/completions", body);
     snprintf(text, sizeof text, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
              strlen(answer), answer);
     peer_send(&peer, text);
@@ -170,12 +140,12 @@ static void more_than_text_is_passed_on_as_it_is(void **state)
     /* The engine separates its reasoning: nothing was seen yet, so it is asked again in the client's words. */
     client = client_post(bench, "/v1/chat/completions",
                          "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"stream\":true}");
-    peer = asked(engines.listener[0], "POST /v1/chat/completions", "return_token_ids");
+    peer = engine_asked(engines.listener[0], "POST /v1/chat/completions", "return_token_ids");
     peer_send(&peer, sse_head);
     event(&peer, "{\"choices\":[{\"delta\":{\"reasoning_content\":\"hm\"}}]}");
     peer_end(&peer);
     peer_close(&peer);
-    peer = asked(engines.listener[0], "POST /v1/chat/completions", "\"stream\":true}");
+    peer = engine_asked(engines.listener[0], "POST /v1/chat/completions", "\"stream\":true}");
     assert_false(peer_has(&peer, "return_token_ids"));
     peer_send(&peer, sse_head);
     event(&peer, "{\"choices\":[{\"delta\":{\"reasoning_content\":\"hm\"}}]}");
@@ -187,23 +157,23 @@ static void more_than_text_is_passed_on_as_it_is(void **state)
     peer_until(&client, "data: [DONE]");
     peer_close(&peer);
     peer_close(&client);
-    finish(bench, &engines);
+    bench_end(bench, &engines);
 }
 
 static void errors_of_engines(void **state)
 {
     struct relay_bench *bench = *state;
-    struct engines engines;
-    start(bench, (const char *const[]){NULL}, &engines);
+    struct bench_engines engines;
+    bench_begin(bench, (const char *const[]){NULL}, BENCH_OPENAI, &engines);
     /* SGLang refuses token ids in streamed chat: asked again without. */
     struct peer client = client_post(bench, "/v1/chat/completions",
                                      "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"stream\":true}");
-    struct peer peer = asked(engines.listener[0], "POST /v1/chat/completions", "return_token_ids");
+    struct peer peer = engine_asked(engines.listener[0], "POST /v1/chat/completions", "return_token_ids");
     peer_send(&peer,
               "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
               "{\"object\":\"error\",\"message\":\"return_token_ids is not supported with stream=true\",\"code\":400}");
     peer_close(&peer);
-    peer = asked(engines.listener[0], "POST /v1/chat/completions", "\"stream\":true}");
+    peer = engine_asked(engines.listener[0], "POST /v1/chat/completions", "\"stream\":true}");
     peer_send(&peer, sse_head);
     event(&peer, "{\"choices\":[{\"delta\":{\"content\":\"A\"}}]}");
     event(&peer, "[DONE]");
@@ -213,7 +183,7 @@ static void errors_of_engines(void **state)
     peer_close(&client);
     /* Its own refusals are passed on. */
     client = client_post(bench, "/v1/completions", "{\"prompt\":\"hi\",\"model\":\"other\"}");
-    peer = asked(engines.listener[0], "POST /v1/completions", "\"model\":\"other\"");
+    peer = engine_asked(engines.listener[0], "POST /v1/completions", "\"model\":\"other\"");
     peer_send(&peer, "HTTP/1.1 404 Not Found\r\nContent-Length: 48\r\n\r\n"
                      "{\"error\":{\"message\":\"no such model\",\"code\":404}}");
     peer_until(&client, "HTTP/1.1 404");
@@ -222,17 +192,17 @@ static void errors_of_engines(void **state)
     peer_close(&client);
     /* Busy: tried again. Broken: 502. */
     client = client_post(bench, "/v1/completions", "{\"prompt\":\"hi\"}");
-    peer = asked(engines.listener[0], "POST /v1/completions", "hi");
+    peer = engine_asked(engines.listener[0], "POST /v1/completions", "hi");
     peer_send(&peer, "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n");
     peer_close(&peer);
-    peer = asked(engines.listener[0], "POST /v1/completions", "hi");
+    peer = engine_asked(engines.listener[0], "POST /v1/completions", "hi");
     peer_send(&peer, sse_head);
     event(&peer, "not json");
     peer_until(&client, "HTTP/1.1 502");
     peer_close(&peer);
     peer_close(&client);
     client = client_post(bench, "/v1/completions", "{\"prompt\":\"hi\"}");
-    peer = asked(engines.listener[0], "POST /v1/completions", "hi");
+    peer = engine_asked(engines.listener[0], "POST /v1/completions", "hi");
     peer_send(&peer, "SSH-2.0-x\r\n\r\n");
     peer_until(&client, "HTTP/1.1 502");
     peer_close(&peer);
@@ -246,7 +216,7 @@ static void errors_of_engines(void **state)
     peer_until(&client, "{\"data\":[\"theirs\"]}");
     peer_close(&peer);
     peer_close(&client);
-    finish(bench, &engines);
+    bench_end(bench, &engines);
 }
 
 /* A host that does not even refuse: no crash, and no waiting for ever. */

@@ -77,67 +77,24 @@ static void play_file(struct peer *peer, const char *name)
     free(one.text);
 }
 
-struct engines {
-    int listener[2];
-    char endpoint[2][160];
-};
-
-static void start(struct relay_bench *bench, struct engines *ret_engines)
-{
-    bench_start(bench, (const char *const[]){"--exact", "greedy", NULL});
-    for (int i = 0; i < 2; i++)
-        ret_engines->listener[i] = engine_listen(bench, NULL, ret_engines->endpoint[i]);
-    bench_serves(bench, 0, 1, 1, ret_engines->endpoint[0]);
-    bench_await_metric(bench, "gms_relay_serving_engine", 0);
-}
-
-static void finish(struct relay_bench *bench, struct engines *engines)
-{
-    for (int i = 0; i < 2; i++)
-        gms_fd_close(&engines->listener[i]);
-    assert_int_equal(bench_stop(bench), 0);
-}
-
-static struct peer asked(int listener, const char *path, const char *part)
-{
-    struct peer peer = engine_accept(listener);
-    peer_until(&peer, path);
-    peer_until(&peer, "\r\n\r\n");
-    peer_until(&peer, part);
-    return peer;
-}
+static const char *const exact[] = {"--exact", "greedy", NULL}; /* the relay's words */
 
 static const char completion[] =
     "{\"model\":\"m\",\"prompt\":\"Wish\",\"max_tokens\":8,\"temperature\":0,\"stream\":true,"
     "\"stream_options\":{\"include_usage\":true}}";
 
-/* The text of a stream, its pieces put together. */
-static void text_of(const struct peer *client, char *ret_text, size_t bytes)
-{
-    size_t used = 0;
-    for (const char *at = client->text; (at = strstr(at, "\"text\":\"")) != NULL;) {
-        at += strlen("\"text\":\"");
-        size_t length = strcspn(at, "\"");
-        assert_true(used + length < bytes);
-        memcpy(ret_text + used, at, length);
-        used += length;
-        at += length;
-    }
-    ret_text[used] = '\0';
-}
-
-static void undisturbed(struct relay_bench *bench, struct engines *engines, const char *name, unsigned tokens)
+static void undisturbed(struct relay_bench *bench, struct bench_engines *engines, const char *name, unsigned tokens)
 {
     char text[256], usage[128];
     struct peer client = client_post(bench, "/v1/completions", completion);
-    struct peer peer = asked(engines->listener[0], "POST /v1/completions HTTP/1.1", "\"return_token_ids\":true");
+    struct peer peer = engine_asked(engines->listener[0], "POST /v1/completions HTTP/1.1", "\"return_token_ids\":true");
     play_file(&peer, name);
     snprintf(usage, sizeof usage, "\"prompt_tokens\":2,\"completion_tokens\":%u,", tokens);
     peer_until(&client, "GMS-Resume: exact");
     peer_until(&client, "\"finish_reason\":\"stop\"");
     peer_until(&client, usage);
     peer_until(&client, "data: [DONE]");
-    text_of(&client, text, sizeof text);
+    peer_text(&client, text, sizeof text);
     assert_string_equal(text, " Zum Glück!");
     peer_close(&peer);
     peer_close(&client);
@@ -145,25 +102,25 @@ static void undisturbed(struct relay_bench *bench, struct engines *engines, cons
 
 /* The engine dies when it has told a token whose half a character it keeps to itself: that token is not sent on, or the
  * next engine would take its text for said. */
-static void within_a_character(struct relay_bench *bench, struct engines *engines, const char *name,
+static void within_a_character(struct relay_bench *bench, struct bench_engines *engines, const char *name,
                                const char *continued, unsigned tokens)
 {
     char text[256], usage[128];
     struct recording one = load(name);
     struct peer client = client_post(bench, "/v1/completions", completion);
-    struct peer peer = asked(engines->listener[0], "POST /v1/completions HTTP/1.1", "\"return_token_ids\":true");
+    struct peer peer = engine_asked(engines->listener[0], "POST /v1/completions HTTP/1.1", "\"return_token_ids\":true");
     double before = bench_metric(bench, "gms_relay_tokens_total");
     play(&peer, &one, 0, 3);
     bench_await_metric(bench, "gms_relay_tokens_total", before + 3);
     bench_serves(bench, 1, 2, 2, engines->endpoint[1]);
     peer_close(&peer);
-    peer = asked(engines->listener[1], "POST /v1/completions HTTP/1.1", "\"prompt\":[785,6722,9856,2435]");
+    peer = engine_asked(engines->listener[1], "POST /v1/completions HTTP/1.1", "\"prompt\":[785,6722,9856,2435]");
     assert_true(peer_has(&peer, "\"max_tokens\":6"));
     play_file(&peer, continued);
     snprintf(usage, sizeof usage, "\"prompt_tokens\":2,\"completion_tokens\":%u,", tokens);
     peer_until(&client, usage);
     peer_until(&client, "data: [DONE]");
-    text_of(&client, text, sizeof text);
+    peer_text(&client, text, sizeof text);
     assert_string_equal(text, " Zum Glück!");
     peer_close(&peer);
     peer_close(&client);
@@ -175,21 +132,21 @@ static void within_a_character(struct relay_bench *bench, struct engines *engine
 static void completions(void **state)
 {
     struct relay_bench *bench = *state;
-    struct engines engines;
-    start(bench, &engines);
+    struct bench_engines engines;
+    bench_begin(bench, exact, BENCH_OPENAI, &engines);
     undisturbed(bench, &engines, "vllm-completion", 5);
     undisturbed(bench, &engines, "sglang-completion", 6);
     within_a_character(bench, &engines, "vllm-completion", "vllm-completion-continued", 5);
-    finish(bench, &engines);
+    bench_end(bench, &engines);
 }
 
 static void a_completion_of_sglang(void **state)
 {
     struct relay_bench *bench = *state;
-    struct engines engines;
-    start(bench, &engines);
+    struct bench_engines engines;
+    bench_begin(bench, exact, BENCH_OPENAI, &engines);
     within_a_character(bench, &engines, "sglang-completion", "sglang-completion-continued", 6);
-    finish(bench, &engines);
+    bench_end(bench, &engines);
 }
 
 /* Each way in which an API server tells that its engine has died: the client sees none of it. */
@@ -202,14 +159,14 @@ static void deaths(void **state)
     } ways[] = {{"vllm-engine-dead-400", false, false},  {"vllm-engine-dead-500", false, false},
                 {"vllm-engine-dead-first", false, true}, {"vllm-engine-dead-head", true, true},
                 {"sglang-aborted", false, false},        {"sglang-error", false, false}};
-    struct engines engines;
+    struct bench_engines engines;
     uint64_t incarnation = 1;
-    start(bench, &engines);
+    bench_begin(bench, exact, BENCH_OPENAI, &engines);
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
         char text[256];
         int from = (int)(incarnation - 1) % 2, to = 1 - from;
         struct peer client = client_post(bench, "/v1/completions", completion);
-        struct peer peer = asked(engines.listener[from], "POST /v1/completions HTTP/1.1", "return_token_ids");
+        struct peer peer = engine_asked(engines.listener[from], "POST /v1/completions HTTP/1.1", "return_token_ids");
         double crashes = bench_metric(bench, "gms_relay_crashes_total");
         if (ways[i].whole) {
             play_whole(&peer, ways[i].recording);
@@ -222,17 +179,17 @@ static void deaths(void **state)
         bench_serves(bench, to, incarnation, incarnation, engines.endpoint[to]);
         if (!ways[i].whole)
             peer_close(&peer);
-        peer = asked(engines.listener[to], "POST /v1/completions HTTP/1.1",
-                     ways[i].first ? "\"prompt\":\"Wish\"" : "\"prompt\":[785,6722,9856,2435]");
+        peer = engine_asked(engines.listener[to], "POST /v1/completions HTTP/1.1",
+                            ways[i].first ? "\"prompt\":\"Wish\"" : "\"prompt\":[785,6722,9856,2435]");
         play_file(&peer, ways[i].first ? "vllm-completion" : "vllm-completion-continued");
         peer_until(&client, "data: [DONE]");
         assert_false(peer_has(&client, "error"));
-        text_of(&client, text, sizeof text);
+        peer_text(&client, text, sizeof text);
         assert_string_equal(text, " Zum Glück!");
         peer_close(&peer);
         peer_close(&client);
     }
-    finish(bench, &engines);
+    bench_end(bench, &engines);
 }
 
 static void chats(void **state)
@@ -240,10 +197,10 @@ static void chats(void **state)
     struct relay_bench *bench = *state;
     static const char chat[] =
         "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"temperature\":0,\"stream\":true}";
-    struct engines engines;
-    start(bench, &engines);
+    struct bench_engines engines;
+    bench_begin(bench, exact, BENCH_OPENAI, &engines);
     struct peer client = client_post(bench, "/v1/chat/completions", chat);
-    struct peer peer = asked(engines.listener[0], "POST /v1/chat/completions", "\"return_token_ids\":true");
+    struct peer peer = engine_asked(engines.listener[0], "POST /v1/chat/completions", "\"return_token_ids\":true");
     play_file(&peer, "vllm-chat");
     peer_until(&client, "GMS-Resume: exact");
     peer_until(&client, "\"content\":\"Hi\"");
@@ -254,9 +211,9 @@ static void chats(void **state)
     peer_close(&client);
     /* SGLang streams no token ids in chat: asked again in the client's words, and passed on. */
     client = client_post(bench, "/v1/chat/completions", chat);
-    peer = asked(engines.listener[0], "POST /v1/chat/completions", "return_token_ids");
+    peer = engine_asked(engines.listener[0], "POST /v1/chat/completions", "return_token_ids");
     play_whole(&peer, "sglang-chat-refused");
-    peer = asked(engines.listener[0], "POST /v1/chat/completions", "\"stream\":true}");
+    peer = engine_asked(engines.listener[0], "POST /v1/chat/completions", "\"stream\":true}");
     assert_false(peer_has(&peer, "return_token_ids"));
     play_file(&peer, "sglang-chat");
     peer_until(&client, "GMS-Resume: none");
@@ -266,12 +223,12 @@ static void chats(void **state)
     peer_close(&client);
     /* Reasoning is more than text. */
     client = client_post(bench, "/v1/chat/completions", chat);
-    peer = asked(engines.listener[0], "POST /v1/chat/completions", "return_token_ids");
+    peer = engine_asked(engines.listener[0], "POST /v1/chat/completions", "return_token_ids");
     struct recording one = load("vllm-chat-reasoning");
     play(&peer, &one, 0, 2);
     peer_end(&peer);
     peer_close(&peer);
-    peer = asked(engines.listener[0], "POST /v1/chat/completions", "\"stream\":true}");
+    peer = engine_asked(engines.listener[0], "POST /v1/chat/completions", "\"stream\":true}");
     play(&peer, &one, 0, one.count);
     free(one.text);
     peer_until(&client, "GMS-Resume: none");
@@ -279,19 +236,19 @@ static void chats(void **state)
     peer_until(&client, "[DONE]");
     peer_close(&peer);
     peer_close(&client);
-    finish(bench, &engines);
+    bench_end(bench, &engines);
 }
 
 /* What cannot go on is said before the first byte. */
 static void not_promised(void **state)
 {
     struct relay_bench *bench = *state;
-    struct engines engines;
-    start(bench, &engines);
+    struct bench_engines engines;
+    bench_begin(bench, exact, BENCH_OPENAI, &engines);
     struct recording one = load("vllm-completion");
     struct peer client = client_post(bench, "/v1/completions",
                                      "{\"prompt\":\"Wish\",\"temperature\":0,\"stream\":true,\"stop\":[\"###\"]}");
-    struct peer peer = asked(engines.listener[0], "POST /v1/completions", "\"stop\":[\"###\"]");
+    struct peer peer = engine_asked(engines.listener[0], "POST /v1/completions", "\"stop\":[\"###\"]");
     play(&peer, &one, 0, 2);
     peer_until(&client, "GMS-Resume: none; reason=\"an engine holds text back that may become a stop string\"");
     peer_until(&client, "\"text\":\" Gl\"");
@@ -305,7 +262,7 @@ static void not_promised(void **state)
         "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"what?\"},"
         "{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:,\"}}]}],\"stream\":true}";
     client = client_post(bench, "/v1/chat/completions", picture);
-    peer = asked(engines.listener[1], "POST /v1/chat/completions", picture);
+    peer = engine_asked(engines.listener[1], "POST /v1/chat/completions", picture);
     play_file(&peer, "sglang-chat");
     peer_until(&client, "GMS-Resume: none; reason=\"the request uses messages of more than text\"");
     peer_until(&client, "[DONE]");
@@ -313,13 +270,13 @@ static void not_promised(void **state)
     peer_close(&client);
     /* A request that the engine refuses is refused. */
     client = client_post(bench, "/v1/completions", completion);
-    peer = asked(engines.listener[1], "POST /v1/completions", "Wish");
+    peer = engine_asked(engines.listener[1], "POST /v1/completions", "Wish");
     play_whole(&peer, "vllm-refused");
     peer_until(&client, "HTTP/1.1 400");
     peer_until(&client, "maximum context length");
     peer_close(&client);
     free(one.text);
-    finish(bench, &engines);
+    bench_end(bench, &engines);
 }
 
 int main(void)
