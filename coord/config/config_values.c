@@ -96,14 +96,21 @@ static bool take_number(const struct setting *row, void *base, uint64_t value, c
     return true;
 }
 
+/* Is there room for it, and anything at all? */
+static bool fits(const struct setting *row, size_t length, struct gms_error *ret_error)
+{
+    if (length > 0 && length < row->size)
+        return true;
+    gms_fail(ret_error, GMS_E_CONFIG, "is %zu bytes long; 1 to %zu", length, row->size - 1);
+    return false;
+}
+
 static bool take_name(const struct setting *row, void *base, const char *text, size_t length,
                       struct gms_error *ret_error)
 {
     char quoted[GMS_CONFIG_QUOTE_BYTES];
-    if (length == 0 || length >= row->size) {
-        gms_fail(ret_error, GMS_E_CONFIG, "is %zu bytes long; 1 to %zu", length, row->size - 1);
+    if (!fits(row, length, ret_error))
         return false;
-    }
     const bool underscore = row->kind == IDENTIFIER;
     if (strspn(text, underscore ? "abcdefghijklmnopqrstuvwxyz0123456789-_" : "abcdefghijklmnopqrstuvwxyz0123456789-") !=
             length ||
@@ -121,10 +128,8 @@ static bool take_directory(const struct setting *row, void *base, const char *te
 {
     char quoted[GMS_CONFIG_QUOTE_BYTES];
     gms_config_quote(text, length, quoted);
-    if (length == 0 || length >= row->size) {
-        gms_fail(ret_error, GMS_E_CONFIG, "is %zu bytes long; 1 to %zu: \"%s\"", length, row->size - 1, quoted);
+    if (!fits(row, length, ret_error))
         return false;
-    }
     if (text[0] != '/') {
         gms_fail(ret_error, GMS_E_CONFIG, "\"%s\" is not an absolute path", quoted);
         return false;
@@ -142,10 +147,8 @@ static bool take_directory(const struct setting *row, void *base, const char *te
 static bool take_address(const struct setting *row, void *base, const char *text, size_t length,
                          struct gms_error *ret_error)
 {
-    if (length >= row->size) {
-        gms_fail(ret_error, GMS_E_CONFIG, "is %zu bytes long; 1 to %zu", length, row->size - 1);
+    if (!fits(row, length, ret_error))
         return false;
-    }
     if (!gms_address_check(text, ret_error))
         return false;
     memcpy((char *)base + row->offset, text, length + 1);

@@ -100,10 +100,23 @@ struct waiting {
     char said[256];
 };
 
-/* Says it when it changes, and every ten seconds. Then waits a moment. */
-static void wait_for(struct waiting *waiting, const char *what)
+/* Looks again. Coordinators may be starting again: then what was seen before stands, and *ret_fresh is false. */
+static gms_status look_again(const char *run_dir, uint32_t engine, struct look *inout_look, bool *ret_fresh,
+                             struct gms_error *ret_error)
+{
+    gms_status status = look(run_dir, engine, inout_look, ret_error);
+    *ret_fresh = status == GMS_OK;
+    return status == GMS_E_DISCONNECTED || status == GMS_E_NOT_FOUND || status == GMS_E_TIMEOUT ? GMS_OK : status;
+}
+
+/* Waits a moment, and says for what when that changes, and every ten seconds. REFUSED: there is no time left; the text
+ * begins with `late`. */
+static gms_status wait_for(struct waiting *waiting, const char *what, uint64_t deadline_ns, const char *late,
+                           struct gms_error *ret_error)
 {
     const uint64_t now_ns = gms_clock_ns();
+    if (now_ns >= deadline_ns)
+        return gms_fail(ret_error, GMS_E_REFUSED, "%s in time: %s", late, what);
     if (strcmp(waiting->said, what) != 0 || now_ns >= waiting->say_ns) {
         if (waiting->say_ns != 0)
             fprintf(stderr, "gms-ctl: waiting: %s\n", what);
@@ -111,6 +124,7 @@ static void wait_for(struct waiting *waiting, const char *what)
         waiting->say_ns = now_ns + 10 * GMS_NS_PER_S;
     }
     (void)poll(NULL, 0, LOOK_MS);
+    return GMS_OK;
 }
 
 /* ---------------------------------------------------------------------------------------------------- park ---- */
@@ -165,11 +179,10 @@ gms_status gms_handover_park(const char *run_dir, uint32_t engine, uint64_t dead
     }
     status = begin_park(run_dir, engine, &first, ret_error);
     while (status == GMS_OK) {
-        status = look(run_dir, engine, &now, ret_error);
-        if (status == GMS_OK && is_parked(&first, &now, engine, ret_text))
+        bool fresh;
+        status = look_again(run_dir, engine, &now, &fresh, ret_error);
+        if (fresh && is_parked(&first, &now, engine, ret_text))
             return GMS_OK;
-        if (status == GMS_E_DISCONNECTED || status == GMS_E_NOT_FOUND || status == GMS_E_TIMEOUT)
-            status = GMS_OK; /* coordinators may be starting again */
         if (now.incarnation == first.incarnation && strcmp(now.role, "serving") == 0)
             snprintf(what, sizeof what,
                      "engine %u still serves (it ends when it has handed over; one that never asks "
@@ -183,9 +196,8 @@ gms_status gms_handover_park(const char *run_dir, uint32_t engine, uint64_t dead
         else
             snprintf(what, sizeof what, "engine %u is %s", engine,
                      strcmp(now.role, "joined") == 0 ? "warming up" : now.role);
-        if (gms_clock_ns() >= deadline_ns)
-            return gms_fail(ret_error, GMS_E_REFUSED, "not parked in time: %s", what);
-        wait_for(&waiting, what);
+        if (status == GMS_OK)
+            status = wait_for(&waiting, what, deadline_ns, "not parked", ret_error);
     }
     return status;
 }
@@ -208,20 +220,18 @@ gms_status gms_handover_wake(const char *run_dir, uint32_t engine, uint64_t dead
     }
     status = tell(run_dir, GMS_MESSAGE_WAKE, engine, false, ret_error);
     while (status == GMS_OK) {
-        status = look(run_dir, engine, &now, ret_error);
-        if (status == GMS_OK && now.equal && now.serving == (int64_t)engine) {
+        bool fresh;
+        status = look_again(run_dir, engine, &now, &fresh, ret_error);
+        if (fresh && now.equal && now.serving == (int64_t)engine) {
             snprintf(ret_text, 256, "engine %u serves (incarnation %" PRId64 ")", engine, now.incarnation);
             return GMS_OK;
         }
-        if (status == GMS_OK && now.equal && now.serving >= 0 && now.serving != first.serving)
+        if (fresh && now.equal && now.serving >= 0 && now.serving != first.serving)
             return gms_fail(ret_error, GMS_E_REFUSED, "engine %" PRId64 " serves instead: engine %u %s", now.serving,
                             engine, now.role[0] == '\0' ? "has ended" : now.role);
-        if (status == GMS_E_DISCONNECTED || status == GMS_E_NOT_FOUND || status == GMS_E_TIMEOUT)
-            status = GMS_OK;
         snprintf(what, sizeof what, "engine %u is %s", engine, now.role[0] == '\0' ? "gone" : now.role);
-        if (gms_clock_ns() >= deadline_ns)
-            return gms_fail(ret_error, GMS_E_REFUSED, "does not serve in time: %s", what);
-        wait_for(&waiting, what);
+        if (status == GMS_OK)
+            status = wait_for(&waiting, what, deadline_ns, "does not serve", ret_error);
     }
     return status;
 }
