@@ -18,7 +18,7 @@
 #include "base/fd.h"
 #include "harness.h"
 
-enum { AT_OPEN = 1, AT_JOINED, AT_SERVING = 1, GATE_JOIN = 1, GATE_END, GAP_MS = 1100 }; /* 700 ms and late */
+enum { AT_OPEN = 1, AT_JOINED, AT_SERVING = 1, GATE_JOIN = 1, GATE_END, GAP_MS = 2000 }; /* 1500 ms and late */
 
 static struct cluster cluster;
 
@@ -54,7 +54,7 @@ static void test_news_come_before_what_expired(void **state)
     struct engine engine;
     int coordinators[2];
     (void)state;
-    cluster_start(&cluster, &(struct cluster_options){.ranks = 2, .operation_timeout = "700ms", .heartbeat = "20s"});
+    cluster_start(&cluster, &(struct cluster_options){.ranks = 2, .operation_timeout = "1500ms", .heartbeat = "20s"});
     engine_start(&engine, &cluster, 0, "gap", join_at_gate, 0);
     assert_true(engine_reached(&engine, AT_OPEN, HARNESS_DEADLINE_MS));
     for (uint32_t rank = 0; rank < 2; rank++)
