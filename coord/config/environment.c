@@ -5,6 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+size_t gms_environment_name_bytes(const char *entry)
+{
+    return strcspn(entry, "=");
+}
+
+const char *gms_environment_find(const char *variables, size_t bytes, const char *name, size_t length)
+{
+    for (size_t at = 0; at < bytes; at += strlen(variables + at) + 1)
+        if (strncmp(variables + at, name, length) == 0 && variables[at + length] == '=')
+            return variables + at;
+    return NULL;
+}
+
 /* --------------------------------------------------------------------------------------------- expansion ------- */
 
 enum word {
@@ -145,25 +158,11 @@ static void put_word(struct list *list, enum word word, const struct gms_config 
     put_text(list, texts[word] != NULL ? texts[word] : number);
 }
 
-static size_t name_bytes(const char *entry)
-{
-    return strcspn(entry, "=");
-}
-
-/* The entry of that name; NULL: none. */
-static const char *find(const char *variables, size_t bytes, const char *name, size_t length)
-{
-    for (size_t at = 0; at < bytes; at += strlen(variables + at) + 1)
-        if (strncmp(variables + at, name, length) == 0 && variables[at + length] == '=')
-            return variables + at;
-    return NULL;
-}
-
 static void drop(struct list *list, const char *name, size_t length)
 {
     if (list->wanted > list->capacity)
         return; /* cut short: nothing in it can be relied on */
-    char *entry = (char *)(uintptr_t)find(list->bytes, list->used, name, length);
+    char *entry = (char *)(uintptr_t)gms_environment_find(list->bytes, list->used, name, length);
     if (entry == NULL)
         return;
     size_t bytes = strlen(entry) + 1;
@@ -210,7 +209,7 @@ gms_status gms_environment_expand(const char *value, const struct gms_config *co
 /* `entry` is NAME=VALUE. */
 static void set_plain(struct list *list, const char *entry)
 {
-    drop(list, entry, name_bytes(entry));
+    drop(list, entry, gms_environment_name_bytes(entry));
     put(list, entry, strlen(entry) + 1);
 }
 
@@ -218,9 +217,9 @@ static void set_plain(struct list *list, const char *entry)
 static void set(struct list *list, const char *entry, const struct gms_config *config,
                 const struct gms_environment_place *place)
 {
-    drop(list, entry, name_bytes(entry));
-    put(list, entry, name_bytes(entry) + 1);
-    put_expanded(list, entry + name_bytes(entry) + 1, config, place);
+    drop(list, entry, gms_environment_name_bytes(entry));
+    put(list, entry, gms_environment_name_bytes(entry) + 1);
+    put_expanded(list, entry + gms_environment_name_bytes(entry) + 1, config, place);
     put(list, "", 1);
 }
 
@@ -273,11 +272,11 @@ static void put_renamed(struct list *list, const struct gms_config *config, cons
         for (size_t i = 0; i < before; i += strlen(originals + i) + 1) {
             const char *entry = originals + i;
             char name[256];
-            if (!renamed(config->rename + at, entry, name_bytes(entry), name, sizeof name))
+            if (!renamed(config->rename + at, entry, gms_environment_name_bytes(entry), name, sizeof name))
                 continue;
             drop(list, name, strlen(name));
             put_text(list, name);
-            put_text(list, entry + name_bytes(entry));
+            put_text(list, entry + gms_environment_name_bytes(entry));
             put(list, "", 1);
         }
     }
@@ -329,19 +328,19 @@ static bool name_is_of_rank(const struct gms_config *config, const char *name, s
     for (uint32_t at = 0; at < config->rank_environment_bytes;
          at += (uint32_t)strlen(config->rank_environment + at) + 1) {
         const char *entry = scoped_entry(config->rank_environment + at, &scope);
-        if (name_bytes(entry) == length && memcmp(entry, name, length) == 0)
+        if (gms_environment_name_bytes(entry) == length && memcmp(entry, name, length) == 0)
             return true;
     }
     for (uint32_t at = 0; at < config->environment_bytes; at += (uint32_t)strlen(config->environment + at) + 1) {
         const char *entry = config->environment + at;
-        if (name_bytes(entry) == length && memcmp(entry, name, length) == 0 &&
+        if (gms_environment_name_bytes(entry) == length && memcmp(entry, name, length) == 0 &&
             gms_environment_is_of_rank(entry + length + 1))
             return true;
     }
     for (uint32_t at = 0; at < config->engine_environment_bytes;
          at += (uint32_t)strlen(config->engine_environment + at) + 1) {
         const char *entry = scoped_entry(config->engine_environment + at, &scope);
-        if (name_bytes(entry) == length && memcmp(entry, name, length) == 0 &&
+        if (gms_environment_name_bytes(entry) == length && memcmp(entry, name, length) == 0 &&
             gms_environment_is_of_rank(entry + length + 1))
             return true;
     }
@@ -357,8 +356,9 @@ static bool is_of_rank(const struct gms_config *config, const struct list *list,
         for (size_t i = 0; i < list->used; i += strlen(list->bytes + i) + 1) {
             const char *entry = list->bytes + i;
             char made[256];
-            if (renamed(config->rename + at, entry, name_bytes(entry), made, sizeof made) && strlen(made) == length &&
-                memcmp(made, name, length) == 0 && name_is_of_rank(config, entry, name_bytes(entry)))
+            if (renamed(config->rename + at, entry, gms_environment_name_bytes(entry), made, sizeof made) &&
+                strlen(made) == length && memcmp(made, name, length) == 0 &&
+                name_is_of_rank(config, entry, gms_environment_name_bytes(entry)))
                 return true;
         }
     }
@@ -377,11 +377,11 @@ static void put_names(struct list *list, const struct gms_config *config, const 
     const size_t empty = names.used;
     for (size_t i = 0; i < list->used; i += strlen(list->bytes + i) + 1) {
         const char *entry = list->bytes + i;
-        if (is_of_rank(config, list, entry, name_bytes(entry)) != of_rank)
+        if (is_of_rank(config, list, entry, gms_environment_name_bytes(entry)) != of_rank)
             continue;
         if (names.used > empty)
             put_text(&names, " ");
-        put(&names, entry, name_bytes(entry));
+        put(&names, entry, gms_environment_name_bytes(entry));
     }
     put(&names, "", 1);
     drop(list, variable, strlen(variable));
@@ -454,7 +454,7 @@ static bool is_listed(const char *const *list, size_t count, const char *name, s
 
 static bool is_inherited(const char *entry)
 {
-    size_t bytes = name_bytes(entry);
+    size_t bytes = gms_environment_name_bytes(entry);
     if (entry[bytes] != '=')
         return false;
     if (bytes == strlen("FAILOVER_LOCK_PATH") && memcmp(entry, "FAILOVER_LOCK_PATH", bytes) == 0)
@@ -482,7 +482,7 @@ static int compare_entries(const void *left, const void *right)
 static bool renamed_back(const char *rename, const char *entry, char **ret_entry)
 {
     const char *to = strchr(rename, '=') + 1;
-    size_t from_bytes = (size_t)(to - 1 - rename), to_bytes = strlen(to), name = name_bytes(entry);
+    size_t from_bytes = (size_t)(to - 1 - rename), to_bytes = strlen(to), name = gms_environment_name_bytes(entry);
     bool star = rename[from_bytes - 1] == '*';
     size_t kept = star ? to_bytes - 1 : to_bytes;
     if (entry[name] != '=' || memcmp(entry, to, kept < name ? kept : name) != 0 || (star ? name <= kept : name != kept))
@@ -499,7 +499,7 @@ static void put_renamed_back(struct list *list, char *const environment[], const
             if (!renamed_back(config->rename + at, *entry, &original))
                 continue;
             if (is_inherited(original) && list->wanted <= list->capacity &&
-                find(list->bytes, list->used, original, name_bytes(original)) == NULL)
+                gms_environment_find(list->bytes, list->used, original, gms_environment_name_bytes(original)) == NULL)
                 put(list, original, strlen(original) + 1);
             free(original);
         }
@@ -520,7 +520,8 @@ gms_status gms_environment_inherit(char *const environment[], const struct gms_c
             entries[filled++] = *entry;
     qsort(entries, filled, sizeof *entries, compare_entries);
     for (size_t i = 0; i < filled; i++)
-        if (find(list.bytes, list.used, entries[i], name_bytes(entries[i])) == NULL) /* getenv takes the first too */
+        if (gms_environment_find(list.bytes, list.used, entries[i], gms_environment_name_bytes(entries[i])) ==
+            NULL) /* getenv takes the first too */
             put(&list, entries[i], strlen(entries[i]) + 1);
     free(entries);
     put_renamed_back(&list, environment, config);
@@ -530,90 +531,4 @@ gms_status gms_environment_inherit(char *const environment[], const struct gms_c
                         list.wanted, capacity);
     *ret_bytes = list.used;
     return GMS_OK;
-}
-
-/* -------------------------------------------------------------------------------------------- difference ------- */
-
-enum { SHOWN_BYTES = 48 };
-
-/* `value` quoted; a long one from shortly before byte `from`. NULL: unset. */
-static void show(const char *value, size_t from, char *ret_text, size_t capacity)
-{
-    size_t used = 0;
-    if (value == NULL) {
-        snprintf(ret_text, capacity, "unset");
-        return;
-    }
-    size_t length = strlen(value), begin = length > SHOWN_BYTES && from > SHOWN_BYTES / 2 ? from - SHOWN_BYTES / 2 : 0;
-    if (begin > length)
-        begin = length;
-    used += (size_t)snprintf(ret_text, capacity, "%s\"", begin > 0 ? "..." : "");
-    for (size_t i = begin; i < length && i < begin + SHOWN_BYTES && used + 8 < capacity; i++) {
-        unsigned char byte = (unsigned char)value[i];
-        used += (size_t)snprintf(ret_text + used, capacity - used,
-                                 byte < 0x20 || byte >= 0x7f   ? "\\x%02x"
-                                 : byte == '"' || byte == '\\' ? "\\%c"
-                                                               : "%c",
-                                 byte);
-    }
-    snprintf(ret_text + used, capacity - used, "\"%s", begin + SHOWN_BYTES < length ? "..." : "");
-    if (length > SHOWN_BYTES) {
-        used = strlen(ret_text);
-        snprintf(ret_text + used, capacity - used, " (%zu bytes, from byte %zu)", length, begin);
-    }
-}
-
-struct difference {
-    const struct gms_environment_list *first, *second;
-    char *text;
-    size_t used, capacity;
-    unsigned count, told;
-};
-
-static void add_difference(struct difference *difference, const char *name, size_t length, const char *first,
-                           const char *second)
-{
-    char one[4 * SHOWN_BYTES + 64], other[4 * SHOWN_BYTES + 64], line[2 * sizeof one + 400];
-    size_t from = 0;
-    while (first != NULL && second != NULL && first[from] != '\0' && first[from] == second[from])
-        from++;
-    show(first, from, one, sizeof one);
-    show(second, from, other, sizeof other);
-    int bytes =
-        snprintf(line, sizeof line, "%s%.*s is %s on rank %u, %s on rank %u", difference->count > 0 ? "; " : "",
-                 length < 256 ? (int)length : 256, name, one, difference->first->rank, other, difference->second->rank);
-    difference->count++;
-    if (difference->told > 0 && difference->used + (size_t)bytes + 1 > difference->capacity)
-        return;
-    if (difference->told + 1 < difference->count)
-        return; /* no holes */
-    snprintf(difference->text + difference->used, difference->capacity - difference->used, "%s", line);
-    difference->used += strlen(difference->text + difference->used);
-    difference->told++;
-}
-
-unsigned gms_environment_difference(const struct gms_environment_list *first, const struct gms_environment_list *second,
-                                    char *ret_text, size_t capacity)
-{
-    /* Room for what is not told. */
-    struct difference difference = {
-        .first = first, .second = second, .text = ret_text, .capacity = capacity > 32 ? capacity - 24 : capacity};
-    ret_text[0] = '\0';
-    for (size_t at = 0; at < first->bytes; at += strlen(first->variables + at) + 1) {
-        const char *entry = first->variables + at, *other;
-        size_t length = name_bytes(entry);
-        other = find(second->variables, second->bytes, entry, length);
-        if (other == NULL || strcmp(other, entry) != 0)
-            add_difference(&difference, entry, length, entry + length + 1, other != NULL ? other + length + 1 : NULL);
-    }
-    for (size_t at = 0; at < second->bytes; at += strlen(second->variables + at) + 1) {
-        const char *entry = second->variables + at;
-        size_t length = name_bytes(entry);
-        if (find(first->variables, first->bytes, entry, length) == NULL)
-            add_difference(&difference, entry, length, NULL, entry + length + 1);
-    }
-    if (difference.told < difference.count)
-        snprintf(ret_text + difference.used, capacity - difference.used, "; %u more differ",
-                 difference.count - difference.told);
-    return difference.count;
 }

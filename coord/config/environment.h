@@ -74,17 +74,9 @@ gms_status gms_environment_renamed(const struct gms_config *config, const void *
 /* A GMS_ name that no program of this version reads. */
 bool gms_environment_is_unknown(const char *name, size_t bytes);
 
-/* Two lists and whose they are. */
-struct gms_environment_list {
-    const char *variables; /* borrowed */
-    size_t bytes;
-    uint32_t rank;
-};
-/*
- * Names in which the lists differ, with both values, as many as fit `capacity` bytes (at least one): `A is "x" on rank
- * 0, "y" on rank 1`. Values are quoted, long ones shortened to where they differ. Returns how many names differ.
- */
-unsigned gms_environment_difference(const struct gms_environment_list *first, const struct gms_environment_list *second,
-                                    char *ret_text, size_t capacity);
+/* Of an entry NAME=VALUE. */
+size_t gms_environment_name_bytes(const char *entry);
+/* The entry of that name in a list; NULL: none. Borrowed. */
+const char *gms_environment_find(const char *variables, size_t bytes, const char *name, size_t length);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the daemon's own files share: daemon.c (loop, events), requests.c (messages in), actions.c (actions out),
- * keeping.c (keeper, gms-exec), distribution.c (environments), resume.c (going on from an earlier world), hung.c
- * (hung engines), status.c, timeline.c, hook.c, watch.c. Nobody else includes this.
+ * What the daemon's own files share: daemon.c (loop, events), requests.c (messages in), actions.c and effects.c
+ * (actions out), keeping.c (keeper, gms-exec), distribution.c (environments), resume.c (going on from an earlier
+ * world), hung.c (hung engines), status.c, timeline.c, hook.c, watch.c. Nobody else includes this.
  */
 #ifndef GMS_COORD_DAEMON_STATE_H
 #define GMS_COORD_DAEMON_STATE_H
@@ -94,6 +94,12 @@ _Noreturn void gms_daemon_leave(struct gms_daemon *daemon, gms_status status, co
 
 /* actions.c */
 void gms_daemon_act(struct gms_daemon *daemon, const struct gms_action *action);
+/* effects.c: the actions of collective calls, each of the type that its name says. */
+void gms_daemon_prepare(struct gms_daemon *daemon, const struct gms_action *action);
+void gms_daemon_commit(struct gms_daemon *daemon, const struct gms_action *action);
+void gms_daemon_abort(struct gms_daemon *daemon, const struct gms_action *action);
+void gms_daemon_reply(struct gms_daemon *daemon, const struct gms_action *action);
+void gms_daemon_bulk(struct gms_daemon *daemon, const struct gms_action *action);
 /* requests.c: callbacks of sessions */
 void gms_daemon_received(void *context, struct gms_client *client, struct gms_message *message);
 void gms_daemon_gone(void *context, struct gms_client *client, const char *why);

@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "config/environment.h"
+#include "config/environment_difference.h"
 #include "daemon/daemon_state.h"
 #include "daemon/failover_lock.h"
 

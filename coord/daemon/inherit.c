@@ -8,6 +8,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "config/environment.h"
+#include "config/environment_difference.h"
 
 extern char **environ;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the pools' own files share: pools.c (prepare, commit, abort), pools_copies.c (names and meta under which they
- * outlive this process), pools_takeover.c (classification, adoption). Nobody else includes this.
+ * What the pools' own files share: pools.c (prepare, commit, abort), pools_copies.c (how they outlive this process)
+ * and pools_restore.c (how they are taken up), pools_takeover.c (classification, adoption). Nobody else includes this.
  */
 #ifndef GMS_COORD_POOLS_STATE_H
 #define GMS_COORD_POOLS_STATE_H

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include "config/environment.h"
+#include "config/environment_difference.h"
 #include "daemon/ports.h"
 
 static struct gms_config config;
