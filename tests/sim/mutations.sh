@@ -27,7 +27,7 @@ fi
 mkdir -p "$work/plain" "$work/src"
 : "${CC:=cc}"
 flags="-std=gnu17 -O2 -D_GNU_SOURCE -I$root/coord -I$root/include -I$root/tests/sim -I$root/tests/unit"
-tests="operation budget takeover transfer recovery ballot reclaim exchange"
+tests="operation budget takeover transfer snapshot recovery restore ballot reclaim exchange"
 
 compile() { # source, object
     # shellcheck disable=SC2086

@@ -111,6 +111,22 @@ static inline void adopt_and_serve(struct cluster *cluster, uint32_t engine, uin
     assert_int_equal(view.serving_engine, engine);
 }
 
+/* Engine 0 serves as incarnation 1 with a pool, engine 1 is parked as incarnation 2. */
+static inline struct cluster *serving_pair(uint32_t ranks)
+{
+    struct cluster *c = new_cluster(ranks);
+    struct gms_proposal kv = cluster_allocate(1, 1, "kv", GMS_POOL_KV, 8, 4096);
+
+    assert_int_equal(join(c, 0, 11), 1);
+    assert_int_equal(everywhere(c, 0, &kv).status, GMS_OK);
+    fact_everywhere(c, 0, 1, GMS_FACT_PARKED);
+    adopt_and_serve(c, 0, 1);
+    assert_int_equal(join(c, 1, 12), 2);
+    fact_everywhere(c, 1, 2, GMS_FACT_PARKED);
+    cluster_forget_trace(c);
+    return c;
+}
+
 /* Every state of a cluster's rank is that of rank 0. */
 static inline void assert_agreed(struct cluster *cluster)
 {
