@@ -1,6 +1,6 @@
 # Memory: one suite for both kinds. The CUDA half runs on a driver made of host memory, and, where tests/gpu finds one,
 # on a real GPU.
-add_library(fake_cuda SHARED fake_cuda.c)
+add_library(fake_cuda SHARED fake_cuda.c fake_cuda_memory.c)
 target_link_libraries(fake_cuda PRIVATE gms_options gms_vmm)
 set_target_properties(fake_cuda PROPERTIES OUTPUT_NAME cuda SOVERSION 1
                                            LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests/fake)
