@@ -15,6 +15,7 @@ gms_add_test(NAME test_exec_saved SOURCES test_exec_saved.c
 add_dependencies(test_exec_saved gms-keeper)
 set_tests_properties(test_exec_saved PROPERTIES ENVIRONMENT "${GMS_TEST_ENVIRONMENT}")
 gms_add_test(NAME test_up_parts SOURCES test_up_parts.c LIBRARIES gms_up_parts)
+gms_add_test(NAME test_up_engines SOURCES test_up_engines.c LIBRARIES gms_up_parts)
 gms_add_test(NAME test_coord_document SOURCES test_coord_document.c LIBRARIES gms_coord PkgConfig::JANSSON)
 
 # Batch scripts and units.
