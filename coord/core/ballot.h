@@ -30,7 +30,7 @@ enum {
     GMS_MAX_ENGINES = 8,
     GMS_PROPOSAL_FIELDS = 6,
     GMS_BALLOT_TRANSFERS = 4,
-    GMS_BALLOT_VERSION = 4,
+    GMS_BALLOT_VERSION = 4, /* another when ranks would conclude something else from the same bytes, too */
     GMS_BALLOT_EXCHANGE_BYTES = 128,
     GMS_RECLAIM_SUSPECTS = 32,                    /* bits of a page's set of suspects */
     GMS_RECLAIM_CROWD = GMS_RECLAIM_SUSPECTS - 1, /* the place of those that have none of their own */

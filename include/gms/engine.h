@@ -212,9 +212,9 @@ struct gms_pool_description {
  * COLLECTIVE. How many bytes the kv pools of the group may have on each rank: the least that any rank can spare beside
  * weights and shadows (`budget` in the deployment file), agreed by all ranks, so that an engine which divides it by its
  * block size has the same number of slots everywhere. To be asked after the weights are attached and before the first
- * kv pool. The number stands while the group has a kv pool or the first that asked has not parked, and is what a larger
- * pool is refused by (NO_CAPACITY); then it is agreed anew, with what parked shadows were measured to need meanwhile.
- * Errors: UNSUPPORTED (no rank knows how much memory it has), EXPIRED, AGAIN.
+ * kv pool. The number stands while the group has a kv pool or an engine that was told it has not parked, and is what a
+ * larger pool is refused by (NO_CAPACITY); then it is agreed anew, with what parked shadows were measured to need
+ * meanwhile. Errors: UNSUPPORTED (no rank knows how much memory it has), EXPIRED, AGAIN.
  */
 GMS_API gms_status gms_kv_budget(gms_session *session, uint64_t *ret_bytes, struct gms_error *ret_error);
 

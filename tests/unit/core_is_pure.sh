@@ -8,7 +8,7 @@ case $foreign in
     exit 77
     ;;
 esac
-foreign=$(printf '%s\n' "$foreign" | grep -v -x -e memcpy -e memset -e memmove -e memcmp -e memchr -e strlen -e __assert_fail \
+foreign=$(printf '%s\n' "$foreign" | grep -v -x -e memcpy -e memset -e memmove -e memcmp -e bcmp -e memchr -e strlen -e __assert_fail \
     -e __stack_chk_fail -e '')
 [ -z "$foreign" ] && exit 0
 echo "coord/core calls: $foreign" >&2
