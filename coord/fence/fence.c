@@ -212,11 +212,9 @@ static void on_walked(void *context, const struct gms_holder *list, size_t count
     for (size_t i = 0; i < count; i++) {
         int pidfd = list[i].pidfd;
         if (list[i].pid == 0)
-            gms_log(
-                GMS_LOG_NOTICE,
-                "fence: engine %u incarnation %llu: not every process could be looked at for its memory (descriptors "
-                "or memory of this process are used up, or processes are started faster); it is looked again",
-                cohort->engine, (unsigned long long)cohort->incarnation);
+            gms_log(GMS_LOG_NOTICE,
+                    "fence: engine %u incarnation %llu: not everybody could be looked at for its memory; tried again",
+                    cohort->engine, (unsigned long long)cohort->incarnation);
         else
             gms_log(GMS_LOG_NOTICE,
                     "fence: pid %d is not of engine %u incarnation %llu but holds its memory; it is killed too",
@@ -286,12 +284,15 @@ static bool memory_is_safe(struct cohort *cohort)
     uint64_t now_ns = gms_clock_ns();
     if (!memory_is_out(cohort))
         return true;
-    if (cohort->memory_ns == 0)
+    if (cohort->memory_ns == 0) {
         cohort->memory_ns = now_ns;
+        if (cohort->next_walk_ns < now_ns + loan_patience_ns)
+            cohort->next_walk_ns = now_ns + loan_patience_ns;
+    }
     if (cohort->walked_clean && !is_over(cohort))
         return true;
     /* All have ended, and a walk found nobody: the descriptor lies in a socket, or with somebody who cannot be seen. */
-    if (cohort->walk == NULL && now_ns >= cohort->memory_ns + loan_patience_ns && now_ns >= cohort->next_walk_ns)
+    if (cohort->walk == NULL && now_ns >= cohort->next_walk_ns)
         start_walk(cohort, now_ns);
     return false;
 }
@@ -374,6 +375,20 @@ static void await_leave(struct cohort *cohort)
     event_add(cohort->timer, &pause);
 }
 
+/* Until the next look, which is not to be late for a walk. */
+static void await_news(struct cohort *cohort)
+{
+    const uint64_t now_ns = gms_clock_ns(), due_ns = cohort->next_walk_ns;
+    const uint32_t longest_us = now_ns < cohort->started_ns + early_ns ? EARLY_PAUSE_US : LONGEST_PAUSE_US;
+    struct timeval pause = {.tv_usec = (suseconds_t)cohort->pause_us};
+    if (cohort->memory_ns > 0 && cohort->walk == NULL && due_ns < now_ns + cohort->pause_us * 1000)
+        pause.tv_usec = due_ns > now_ns ? (suseconds_t)((due_ns - now_ns) / 1000 + 1) : 1;
+    event_add(cohort->timer, &pause);
+    cohort->pause_us += cohort->pause_us / 2;
+    if (cohort->pause_us > longest_us)
+        cohort->pause_us = longest_us;
+}
+
 static void check(struct cohort *cohort)
 {
     pid_t waits;
@@ -387,12 +402,7 @@ static void check(struct cohort *cohort)
     if (cohort->state != GMS_FENCE_KILLED)
         return;
     if (first_gap(cohort, &waits) != GAP_NONE) {
-        struct timeval pause = {.tv_usec = (suseconds_t)cohort->pause_us};
-        event_add(cohort->timer, &pause);
-        const uint32_t longest_us = gms_clock_ns() < cohort->started_ns + early_ns ? EARLY_PAUSE_US : LONGEST_PAUSE_US;
-        cohort->pause_us += cohort->pause_us / 2;
-        if (cohort->pause_us > longest_us)
-            cohort->pause_us = longest_us;
+        await_news(cohort);
         report(cohort, gms_clock_ns());
         return;
     }

@@ -33,7 +33,8 @@ struct gms_handout {
     size_t next; /* index into `list` */
     struct pieces *pieces;
     size_t pieces_count, pieces_capacity;
-    size_t jobs; /* under way, the listing too */
+    size_t jobs;    /* under way, the listing too */
+    size_t waiting; /* threads */
     uint64_t taken;
     bool stopped, ended, whole;
     struct under_way at[]; /* by thread */
@@ -102,7 +103,9 @@ struct gms_job gms_handout_take(struct gms_handout *handout, size_t thread)
             job.kind = GMS_JOB_LIST;
             break;
         }
+        handout->waiting++;
         pthread_cond_wait(&handout->news, &handout->lock);
+        handout->waiting--;
     }
     if (job.kind != GMS_JOB_END) {
         *own = (struct under_way){job.pid, ++handout->taken};
@@ -121,10 +124,11 @@ bool gms_handout_add(struct gms_handout *handout, pid_t pid, void *piece, size_t
     if (handout->pieces_count == handout->pieces_capacity) {
         size_t capacity = handout->pieces_capacity > 0 ? 2 * handout->pieces_capacity : 16;
         struct pieces *pieces = realloc(handout->pieces, capacity * sizeof *pieces);
-        added = pieces != NULL;
-        if (added) {
+        if (pieces != NULL) {
             handout->pieces = pieces;
             handout->pieces_capacity = capacity;
+        } else {
+            added = false;
         }
     }
     if (added && count > 0) {
@@ -135,7 +139,15 @@ bool gms_handout_add(struct gms_handout *handout, pid_t pid, void *piece, size_t
     return added;
 }
 
-size_t gms_handout_listed(struct gms_handout *handout, pid_t *list, size_t count)
+bool gms_handout_is_wanted(struct gms_handout *handout)
+{
+    pthread_mutex_lock(&handout->lock);
+    bool wanted = handout->waiting > 0 && handout->pieces_count == 0 && handout->next == handout->count;
+    pthread_mutex_unlock(&handout->lock);
+    return wanted;
+}
+
+void gms_handout_listed(struct gms_handout *handout, pid_t *list, size_t count)
 {
     size_t fresh = 0;
     pthread_mutex_lock(&handout->lock);
@@ -156,7 +168,6 @@ size_t gms_handout_listed(struct gms_handout *handout, pid_t *list, size_t count
     handout->before_count = list != NULL ? count : 0;
     pthread_cond_broadcast(&handout->news);
     pthread_mutex_unlock(&handout->lock);
-    return fresh;
 }
 
 void gms_handout_stop(struct gms_handout *handout)

@@ -46,9 +46,11 @@ struct gms_job gms_handout_take(struct gms_handout *handout, size_t thread);
 /* Pieces of the look at `pid`, from within a look: `count` jobs, numbered from 0, with a `piece` that is not NULL.
  * False: no memory, and nothing is added. */
 bool gms_handout_add(struct gms_handout *handout, pid_t pid, void *piece, size_t count);
+/* Does a thread wait for something to do? Then pieces are worth giving away. */
+bool gms_handout_is_wanted(struct gms_handout *handout);
 /* After GMS_JOB_LIST. `list` is ascending and from malloc, and moves in. NULL: there could be no list, which is the
- * end. Returns how many looks it makes. */
-size_t gms_handout_listed(struct gms_handout *handout, pid_t *list, size_t count);
+ * end. */
+void gms_handout_listed(struct gms_handout *handout, pid_t *list, size_t count);
 
 /* The end for all, as soon as what is under way is done. */
 void gms_handout_stop(struct gms_handout *handout);

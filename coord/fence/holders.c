@@ -16,15 +16,16 @@
 #include "fence/handout.h"
 #include "host/processes.h"
 
-enum { FIRST_ROOM = 16, MOST_THREADS = 4, PIECE = 32 /* descriptors */ };
+enum { FIRST_ROOM = 16, MOST_THREADS = 4, DESCRIPTORS = 32, MAPPINGS = 64 /* in a piece */ };
 
-/* A process with many descriptors, which several threads look at. */
-struct crowded {
-    struct crowded *next;
-    atomic_size_t left; /* pieces under way or to be taken; who does the last looks at what is not a piece */
-    atomic_bool found;
-    size_t count;
-    bool known[]; /* by descriptor */
+/* What a process has so much of that several threads look at it: as long as the walk. */
+struct crowd {
+    struct crowd *next;
+    enum { CROWD_DESCRIPTORS, CROWD_MAPPINGS } kind;
+    uint64_t from, until; /* addresses of mappings */
+    atomic_size_t left;   /* pieces under way or to be taken; who does the last looks at what is not a piece */
+    size_t count;         /* descriptors */
+    bool known[];         /* by descriptor */
 };
 
 /* Shared by the loop and the threads; freed by the last of them. */
@@ -47,7 +48,7 @@ struct gms_holders {
     pthread_mutex_t lock; /* of what follows */
     struct gms_holder *list;
     size_t count, capacity;
-    struct crowded *crowded;
+    struct crowd *crowds;
 };
 
 static void put(struct gms_holders *walk)
@@ -56,9 +57,9 @@ static void put(struct gms_holders *walk)
         return;
     for (size_t i = 0; i < walk->count; i++)
         gms_fd_close(&walk->list[i].pidfd);
-    for (struct crowded *crowded = walk->crowded, *next; crowded != NULL; crowded = next) {
-        next = crowded->next;
-        free(crowded);
+    for (struct crowd *crowd = walk->crowds, *next; crowd != NULL; crowd = next) {
+        next = crowd->next;
+        free(crowd);
     }
     gms_fd_close(&walk->finished[0]);
     gms_fd_close(&walk->finished[1]);
@@ -129,17 +130,16 @@ static size_t file_count(const struct gms_holders *walk)
     return walk->own_count + walk->shared_count;
 }
 
-/* To be asked after the descriptors: who receives one, maps it and closes it is found by either. */
-static bool holds_mapping(struct gms_holders *walk, pid_t pid)
+/* `first`: as gms_maps_first has it. */
+static bool is_holder(struct gms_holders *walk, pid_t pid, size_t first)
 {
-    size_t first = gms_maps_first(pid, walk->files, file_count(walk), GMS_MAPS_SHARED);
     return judge(walk, first < walk->own_count || (first < file_count(walk) && !descends_from_anchor(walk, pid)));
 }
 
 static bool holds(struct gms_holders *walk, pid_t pid)
 {
     return judge(walk, gms_maps_borrows(pid, walk->files, file_count(walk), walk->incarnation)) ||
-           holds_mapping(walk, pid);
+           is_holder(walk, pid, gms_maps_first(pid, walk->files, file_count(walk), GMS_MAPS_SHARED));
 }
 
 static void look_closely(struct gms_holders *walk, pid_t pid)
@@ -155,44 +155,92 @@ static void look_closely(struct gms_holders *walk, pid_t pid)
     note(walk, pid, pidfd);
 }
 
-/* Gives away pieces of the look at its descriptors, when they are many. */
-static bool share_out(struct gms_holders *walk, pid_t pid)
+static struct crowd *make_crowd(struct gms_holders *walk, int kind, size_t count)
 {
-    size_t count = walk->threads > 1 ? gms_maps_descriptors(pid) : 0;
-    struct crowded *crowded = count > 2 * PIECE ? calloc(1, sizeof *crowded + count * sizeof crowded->known[0]) : NULL;
-    if (crowded == NULL)
-        return false;
-    const size_t pieces = (count + PIECE - 1) / PIECE;
-    crowded->count = count;
-    atomic_store(&crowded->left, pieces);
+    struct crowd *crowd = calloc(1, sizeof *crowd + count * sizeof crowd->known[0]);
+    if (crowd == NULL)
+        return NULL;
+    crowd->kind = kind;
+    crowd->count = count;
     pthread_mutex_lock(&walk->lock);
-    crowded->next = walk->crowded;
-    walk->crowded = crowded;
+    crowd->next = walk->crowds;
+    walk->crowds = crowd;
     pthread_mutex_unlock(&walk->lock);
-    return gms_handout_add(walk->handout, pid, crowded, pieces);
+    return crowd;
 }
 
-static void look_at_piece(struct gms_holders *walk, pid_t pid, struct crowded *crowded, size_t piece)
+/* Of the addresses that are left gives away the upper ones. */
+static bool give_away_mappings(struct gms_holders *walk, pid_t pid, uint64_t from, uint64_t *inout_until)
 {
-    const size_t from = piece * PIECE, rest = crowded->count - from;
+    uint64_t middle;
+    if (!gms_handout_is_wanted(walk->handout) || !gms_maps_split(pid, GMS_MAPS_SHARED, from, *inout_until, &middle))
+        return false;
+    struct crowd *crowd = make_crowd(walk, CROWD_MAPPINGS, 0);
+    if (crowd == NULL)
+        return false;
+    crowd->from = middle;
+    crowd->until = *inout_until;
+    if (!gms_handout_add(walk->handout, pid, crowd, 1))
+        return false;
+    *inout_until = middle;
+    return true;
+}
+
+/* After the descriptors: who receives one, maps it and closes it is found by either. */
+static void look_at_mappings(struct gms_holders *walk, pid_t pid, uint64_t from, uint64_t until)
+{
+    const size_t most = walk->threads > 1 ? MAPPINGS : SIZE_MAX;
+    while (from < until) {
+        size_t first = gms_maps_first_between(pid, walk->files, file_count(walk), GMS_MAPS_SHARED, most, &from, until);
+        if (is_holder(walk, pid, first)) {
+            look_closely(walk, pid);
+            return;
+        }
+        if (from < until)
+            (void)give_away_mappings(walk, pid, from, &until);
+    }
+}
+
+static void look_at_piece(struct gms_holders *walk, pid_t pid, struct crowd *crowd, size_t piece)
+{
+    const size_t from = piece * DESCRIPTORS, rest = crowd->count - from;
     if (judge(walk, gms_maps_borrows_numbers(pid, walk->files, file_count(walk), walk->incarnation, (int)from,
-                                             rest < PIECE ? rest : PIECE, crowded->known + from)))
-        atomic_store(&crowded->found, true);
-    if (atomic_fetch_sub(&crowded->left, 1) > 1)
-        return;
-    if (atomic_load(&crowded->found) ||
-        judge(walk, gms_maps_borrows_others(pid, walk->files, file_count(walk), walk->incarnation, crowded->known,
-                                            crowded->count)) ||
-        holds_mapping(walk, pid))
+                                             rest < DESCRIPTORS ? rest : DESCRIPTORS, crowd->known + from)))
         look_closely(walk, pid);
+    if (atomic_fetch_sub(&crowd->left, 1) > 1)
+        return;
+    if (judge(walk, gms_maps_borrows_others(pid, walk->files, file_count(walk), walk->incarnation, crowd->known,
+                                            crowd->count)))
+        look_closely(walk, pid);
+    else
+        look_at_mappings(walk, pid, 0, UINT64_MAX);
+}
+
+/* Gives away the look at its descriptors, when they are many. */
+static bool give_away_descriptors(struct gms_holders *walk, pid_t pid)
+{
+    size_t count = walk->threads > 1 ? gms_maps_descriptors(pid) : 0;
+    struct crowd *crowd = count > 2 * DESCRIPTORS ? make_crowd(walk, CROWD_DESCRIPTORS, count) : NULL;
+    if (crowd == NULL)
+        return false;
+    const size_t pieces = (count + DESCRIPTORS - 1) / DESCRIPTORS;
+    atomic_store(&crowd->left, pieces);
+    return gms_handout_add(walk->handout, pid, crowd, pieces);
 }
 
 static void look_at(struct gms_holders *walk, const struct gms_job *job)
 {
-    if (job->piece != NULL)
-        look_at_piece(walk, job->pid, job->piece, job->number);
-    else if (!share_out(walk, job->pid) && holds(walk, job->pid))
+    struct crowd *crowd = job->piece;
+    if (crowd != NULL && crowd->kind == CROWD_DESCRIPTORS)
+        look_at_piece(walk, job->pid, crowd, job->number);
+    else if (crowd != NULL)
+        look_at_mappings(walk, job->pid, crowd->from, crowd->until);
+    else if (give_away_descriptors(walk, job->pid))
+        return;
+    else if (judge(walk, gms_maps_borrows(job->pid, walk->files, file_count(walk), walk->incarnation)))
         look_closely(walk, job->pid);
+    else
+        look_at_mappings(walk, job->pid, 0, UINT64_MAX);
 }
 
 /* ------------------------------------------------------------------------------------------ the threads -------- */
@@ -223,26 +271,24 @@ static int start_thread(struct gms_holders *walk)
 static void list(struct gms_holders *walk)
 {
     struct gms_processes *processes = &walk->processes;
-    const bool first = !walk->listed;
-    if (first)
+    if (!walk->listed)
         gms_processes_begin(processes);
     walk->listed = true;
     if (!gms_processes_list(processes)) {
-        (void)gms_handout_listed(walk->handout, NULL, 0);
+        gms_handout_listed(walk->handout, NULL, 0);
         return;
     }
-    const size_t looks = gms_handout_listed(walk->handout, processes->list, processes->count);
+    gms_handout_listed(walk->handout, processes->list, processes->count);
     processes->list = NULL;
     processes->count = processes->capacity = 0;
-    for (size_t i = 1; first && i < walk->threads && i < looks; i++)
-        if (start_thread(walk) != 0)
-            break; /* those that there are do it */
 }
 
 static void *run(void *context)
 {
     struct gms_holders *walk = context;
     const size_t self = atomic_fetch_add(&walk->joined, 1);
+    if (self + 1 < walk->threads)
+        (void)start_thread(walk); /* each the next, so that all begin soon; those that there are do it */
     for (bool over = false; !over;) {
         const struct gms_job job = gms_handout_take(walk->handout, self);
         switch (job.kind) {
@@ -355,7 +401,7 @@ gms_status gms_holders_start(const struct gms_holders_options *options, struct g
             status = gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory to look for holders of memory");
     }
     if (status == GMS_OK) {
-        int error = start_thread(walk); /* the others when it is known how much there is to do */
+        int error = start_thread(walk);
         if (error != 0)
             status = gms_fail(ret_error, GMS_E_SYSTEM, "no thread to look for holders of memory: %s", strerror(error));
     }

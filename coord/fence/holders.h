@@ -2,9 +2,9 @@
  *
  * Who can reach the memory of a dead cohort without being of it: one walk over /proc, in threads of its own, because
  * reading about a process that is stuck in the kernel can take for ever. The threads only look; the caller decides.
- * They share the processes, and the descriptors of one that has many (handout.h says how, and what becomes of processes
- * that are started meanwhile). Where the processes cannot be listed, or descriptors or memory to look with are lacking,
- * or new processes come to no end, the walk says so: a holder without a number, whom nobody can end.
+ * They share the processes, and the descriptors and mappings of one that has many (handout.h says how, and what becomes
+ * of processes that are started meanwhile). Where the processes cannot be listed, or descriptors or memory to look with
+ * are lacking, or new processes come to no end, the walk says so: a holder without a number, whom nobody can end.
  *
  * Somebody is a holder who
  *   - has a descriptor that was lent to the incarnation (loan.h), of any of the files;

@@ -98,55 +98,112 @@ struct mapping_query {
 #define QUERY_MAPPING _IOWR('f', 17, struct mapping_query)
 enum { QUERY_WRITABLE = 0x02, QUERY_SHARED = 0x08, QUERY_NEXT = 0x10, QUERY_FILE = 0x20 };
 
-/* False: this kernel cannot be asked so. */
-static bool query_first(int maps, const struct gms_inode *inodes, size_t count, enum gms_maps_access access,
-                        size_t enough, size_t *ret_first)
+static __u64 kind_of(enum gms_maps_access access)
 {
-    __u64 wanted = QUERY_NEXT | QUERY_FILE, at = 0;
-    wanted |= access == GMS_MAPS_WRITABLE ? QUERY_WRITABLE : access == GMS_MAPS_SHARED ? QUERY_SHARED : 0;
-    *ret_first = count;
-    while (*ret_first > enough) {
-        struct mapping_query query = {.size = sizeof query, .query_flags = wanted, .query_address = at};
-        if (ioctl(maps, QUERY_MAPPING, &query) != 0) {
-            if (errno == EINTR)
-                continue;
+    return QUERY_NEXT | QUERY_FILE | (access == GMS_MAPS_WRITABLE ? QUERY_WRITABLE : 0) |
+           (access == GMS_MAPS_SHARED ? QUERY_SHARED : 0);
+}
+
+/* The mapping of a kind at an address, or the next behind it. False: there is none; errno is ENOENT or ESRCH then, else
+ * this kernel cannot be asked so. */
+static bool query_next(int maps, enum gms_maps_access access, uint64_t address, struct mapping_query *ret_query)
+{
+    for (;;) {
+        *ret_query =
+            (struct mapping_query){.size = sizeof *ret_query, .query_flags = kind_of(access), .query_address = address};
+        if (ioctl(maps, QUERY_MAPPING, ret_query) == 0)
+            return true;
+        if (errno != EINTR)
+            return false;
+    }
+}
+
+/* What is looked for, and how far: an index up to `enough` ends the look, and so does the `most`-th mapping. */
+struct mappings_look {
+    const struct gms_inode *inodes;
+    size_t count;
+    enum gms_maps_access access;
+    size_t enough, most;
+    uint64_t at, until; /* `at` moves on; `until`: all has been looked at */
+};
+
+/* False: this kernel cannot be asked so. */
+static bool query_first(int maps, struct mappings_look *look, size_t *ret_first)
+{
+    *ret_first = look->count;
+    for (size_t i = 0; i < look->most && look->at<look->until && * ret_first> look->enough; i++) {
+        struct mapping_query query;
+        if (!query_next(maps, look->access, look->at, &query)) {
+            look->at = look->until;
             return errno == ENOENT || errno == ESRCH;
         }
-        size_t index = index_of(query.inode, query.device_major, query.device_minor, inodes, count);
+        size_t index = index_of(query.inode, query.device_major, query.device_minor, look->inodes, look->count);
         *ret_first = index < *ret_first ? index : *ret_first;
-        at = query.end;
+        look->at = query.end;
     }
     return true;
 }
 
-/* An index up to `enough` ends the look. */
-static size_t look_for_first(pid_t pid, const struct gms_inode *inodes, size_t count, enum gms_maps_access access,
-                             size_t enough)
+static size_t look_for_first(pid_t pid, struct mappings_look *look)
 {
     char path[64];
-    size_t first = count;
+    size_t first = look->count;
     errno = 0;
     snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
-    int maps = count > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (maps < 0)
-        return count;
-    if (query_first(maps, inodes, count, access, enough, &first)) {
+    int maps = look->count > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (maps < 0) {
+        look->at = look->until;
+        return look->count;
+    }
+    if (query_first(maps, look, &first)) {
         gms_fd_close(&maps);
         errno = 0; /* it came to the end */
         return first;
     }
     errno = 0;
-    return first_in_text(maps, inodes, count, access, enough);
+    return first_in_text(maps, look->inodes, look->count, look->access, look->enough);
 }
 
 bool gms_maps_has(pid_t pid, const struct gms_inode *inodes, size_t count, enum gms_maps_access access)
 {
-    return count > 0 && look_for_first(pid, inodes, count, access, count - 1) < count;
+    struct mappings_look look = {inodes, count, access, count - 1, SIZE_MAX, 0, UINT64_MAX};
+    return count > 0 && look_for_first(pid, &look) < count;
 }
 
 size_t gms_maps_first(pid_t pid, const struct gms_inode *inodes, size_t count, enum gms_maps_access access)
 {
-    return look_for_first(pid, inodes, count, access, 0);
+    struct mappings_look look = {inodes, count, access, 0, SIZE_MAX, 0, UINT64_MAX};
+    return look_for_first(pid, &look);
+}
+
+size_t gms_maps_first_between(pid_t pid, const struct gms_inode *inodes, size_t count, enum gms_maps_access access,
+                              size_t most, uint64_t *inout_from, uint64_t until)
+{
+    struct mappings_look look = {inodes, count, access, 0, most, *inout_from, until};
+    size_t first = look_for_first(pid, &look);
+    *inout_from = look.at < until ? look.at : until;
+    return first;
+}
+
+bool gms_maps_split(pid_t pid, enum gms_maps_access access, uint64_t from, uint64_t until, uint64_t *ret_middle)
+{
+    enum { SMALLEST = 64 * 1024 };
+    static const uint64_t usual_end = UINT64_C(1) << 47; /* of what a process may use */
+    char path[64];
+    bool found = false;
+    snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
+    int maps = open(path, O_RDONLY | O_CLOEXEC);
+    while (maps >= 0 && !found && from < until && until - from > SMALLEST) {
+        struct mapping_query query;
+        const uint64_t middle = from < usual_end && until > usual_end ? usual_end : from + (until - from) / 2;
+        if (query_next(maps, access, middle, &query))
+            found = query.start < until;
+        else if (errno != ENOENT)
+            break;
+        *ret_middle = until = middle;
+    }
+    gms_fd_close(&maps);
+    return found;
 }
 
 size_t gms_maps_each(const struct gms_inode *inodes, size_t count, enum gms_maps_access access,

@@ -35,6 +35,14 @@ bool gms_maps_has(pid_t pid, const struct gms_inode *inodes, size_t count, enum 
  * look, where asking for each would take many. */
 size_t gms_maps_first(pid_t pid, const struct gms_inode *inodes, size_t count, enum gms_maps_access access);
 
+/* The same in pieces, for several threads: of the mappings from address *inout_from up to `until`, `most` at most.
+ * *inout_from: where to go on; `until`: nothing is left. (Before Linux 6.11 a piece is the whole.) */
+size_t gms_maps_first_between(pid_t pid, const struct gms_inode *inodes, size_t count, enum gms_maps_access access,
+                              size_t most, uint64_t *inout_from, uint64_t until);
+/* An address between, from which on there is a mapping to be looked at before `until`. False: there is none, and
+ * *ret_middle may be anything. */
+bool gms_maps_split(pid_t pid, enum gms_maps_access access, uint64_t from, uint64_t until, uint64_t *ret_middle);
+
 /* Calls `found` for every process but this one that maps one of these files; false from `found` ends the walk. Returns
  * how many were found. */
 size_t gms_maps_each(const struct gms_inode *inodes, size_t count, enum gms_maps_access access,

@@ -100,8 +100,23 @@ static bool was_found(const struct scene *scene, pid_t pid)
     return times == 1;
 }
 
-/* A child with `descriptors` more than it came with, and the loan as `place` says. */
-enum place { NOWHERE, LOWEST, AMID, HIGHEST, FAR, MAPPED, PLACES };
+/* A child with `descriptors` more than it came with, twice as many mappings, and the loan as `place` says. */
+enum place { NOWHERE, LOWEST, AMID, HIGHEST, FAR, MAPPED, MAPPED_AMID, MAPPED_LAST, PLACES };
+
+/* `count` mappings of a file of its own, which stay apart; one is of the loan. */
+static void map_many(int loan, int count, enum place place)
+{
+    const int own = memfd_create("pool", MFD_CLOEXEC);
+    const int at = place == MAPPED ? 0 : place == MAPPED_AMID ? count / 2 : place == MAPPED_LAST ? count - 1 : -1;
+    char *range = mmap(NULL, (size_t)count * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (own < 0 || range == MAP_FAILED || ftruncate(own, PAGE) != 0)
+        _exit(1);
+    for (int i = 0; i < count; i++)
+        if (mmap(range + (size_t)i * PAGE, PAGE, PROT_READ, MAP_SHARED | MAP_FIXED, i == at ? loan : own, 0) ==
+            MAP_FAILED)
+            _exit(1);
+    close(own);
+}
 
 static pid_t child(struct scene *scene, enum place place, int descriptors)
 {
@@ -120,8 +135,7 @@ static pid_t child(struct scene *scene, enum place place, int descriptors)
     gms_fd_close(&scene->file);
     if (place == LOWEST)
         (void)!dup2(loan, 0);
-    if (place == MAPPED && mmap(NULL, PAGE, PROT_READ, MAP_SHARED, loan, 0) == MAP_FAILED)
-        _exit(1);
+    map_many(loan, 2 * descriptors, place);
     for (int i = 0; i < descriptors; i++) {
         (void)!open("/dev/null", O_RDONLY | O_CLOEXEC);
         if (place == AMID && i == descriptors / 2)

@@ -271,12 +271,69 @@ static void test_first(void **state)
         gms_fd_close(&files[i]);
 }
 
+/* Looked at in pieces, split again and again, a mapping is met wherever it lies. */
+static size_t first_in_pieces(pid_t pid, const struct gms_inode *inode, uint64_t from, uint64_t until,
+                              size_t *ret_pieces)
+{
+    size_t first = 1;
+    uint64_t middle = 0;
+    ++*ret_pieces;
+    while (from < until && first == 1) {
+        const uint64_t before = from;
+        first = gms_maps_first_between(pid, inode, 1, GMS_MAPS_SHARED, 10, &from, until);
+        assert_true(from > before);
+        if (first == 1 && from < until && gms_maps_split(pid, GMS_MAPS_SHARED, from, until, &middle)) {
+            assert_true(middle > from && middle < until);
+            first = first_in_pieces(pid, inode, middle, until, ret_pieces);
+            until = middle;
+        }
+    }
+    return first;
+}
+
+static void test_pieces_of_mappings(void **state)
+{
+    (void)state;
+    enum { MANY = 400 };
+    const int many = memfd_create("many", MFD_CLOEXEC);
+    assert_int_equal(ftruncate(many, PAGE), 0);
+    /* Two crowds far from one another, and one mapping of another file at a time. */
+    char *low = mmap((void *)UINT64_C(0x200000000), (size_t)PAGE * MANY, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
+         *high = mmap(NULL, (size_t)PAGE * MANY, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(low != MAP_FAILED && high != MAP_FAILED);
+    for (size_t i = 0; i < MANY; i++) /* one page of the file, again and again: they stay apart */
+        assert_true(mmap((i < MANY / 2 ? low : high) + i * PAGE, PAGE, PROT_READ, MAP_SHARED | MAP_FIXED, many, 0) !=
+                    MAP_FAILED);
+    static const size_t places[] = {0, 9, 10, 11, 150, MANY / 2 - 1, MANY / 2, 333, MANY - 1, MANY};
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        const int file = memfd_create("file", MFD_CLOEXEC);
+        struct gms_inode inode;
+        size_t pieces = 0;
+        assert_int_equal(ftruncate(file, PAGE), 0);
+        assert_true(gms_inode_of(file, &inode));
+        char *place = (places[i] < MANY / 2 ? low : high) + places[i] * PAGE;
+        if (places[i] < MANY)
+            assert_true(mmap(place, PAGE, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED);
+        const pid_t pid = child(as_it_is, -1);
+        assert_int_equal(first_in_pieces(pid, &inode, 0, UINT64_MAX, &pieces), places[i] == MANY);
+        assert_true(places[i] < MANY || pieces > 1 ||
+                    !gms_maps_split(pid, GMS_MAPS_SHARED, 0, UINT64_MAX, &(uint64_t){0}));
+        end(pid);
+        if (places[i] < MANY)
+            assert_true(mmap(place, PAGE, PROT_READ, MAP_SHARED | MAP_FIXED, many, 0) != MAP_FAILED);
+        close(file);
+    }
+    munmap(low, (size_t)PAGE * MANY);
+    munmap(high, (size_t)PAGE * MANY);
+    close(many);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_list),   cmocka_unit_test(test_passes_over_runs),
         cmocka_unit_test(test_sorted), cmocka_unit_test(test_borrows),
-        cmocka_unit_test(test_first),
+        cmocka_unit_test(test_first),  cmocka_unit_test(test_pieces_of_mappings),
     };
     return cmocka_run_group_tests_name("processes", tests, NULL, NULL);
 }
