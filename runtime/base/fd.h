@@ -56,8 +56,8 @@ gms_status gms_file_lock(const char *path, int timeout_ms, int *ret_fd, struct g
  * host's words are its own. */
 void gms_file_describe(const char *path, char *ret_text, size_t bytes);
 
-/* Writes `data` to `path` by "<path>.new", fsync and rename: readers see the old or the new, whole, also after a loss of
- * power. Mode 0600. */
+/* Writes `data` to `path` by "<path>.new", fsync and rename: readers see the old or the new, whole, also after a loss
+ * of power. Mode 0600. */
 gms_status gms_file_replace(const char *path, const void *data, size_t bytes, struct gms_error *ret_error);
 /* The same without waiting for a disk: for what tells of processes and memory, which a loss of power ends too. */
 gms_status gms_file_publish(const char *path, const void *data, size_t bytes, struct gms_error *ret_error);

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # usage: run.sh BUILD [PART...]
 # Runs the GPU tests of a build on a machine with a GPU and prints their tables. Parts, in this order without any:
-#   vmm system budget graph wake nccl check torch torch2 steady torchtp reclaim mps trials
+#   vmm system budget graph wake nccl check torch torchmore torch2 steady torchtp reclaim mps trials
 # TRIALS (1000), TRIAL_SLOTS (14), RECLAIM_KILLS (21) and WAKE_GIB ("64 128") set their sizes. Exit 77: there is no GPU.
 set -u
 [ $# -ge 1 ] || { echo "usage: run.sh BUILD [PART...]" >&2; exit 64; }
 build=$(cd "$1" && pwd) || exit 64
 shift
-[ $# -gt 0 ] || set -- vmm system budget graph wake nccl check torch torch2 steady torchtp reclaim mps trials
+[ $# -gt 0 ] || set -- vmm system budget graph wake nccl check torch torchmore torch2 steady torchtp reclaim mps trials
 if ! nvidia-smi -L 2>/dev/null | grep -q GPU; then
     echo "skipped: nvidia-smi lists no GPU" >&2
     exit 77
@@ -61,7 +61,7 @@ print(list(u.find_spec("nvidia.nccl").submodule_search_locations)[0] + "/lib/lib
         fi
         part "nccl: communicators, on $(nvidia-smi -L | grep -c GPU) GPU" "$(program gpu_nccl)"
         ;;
-    check | torch | torch2 | steady | torchtp)
+    check | torch | torchmore | torch2 | steady | torchtp)
         # Examples/pytorch's engine; without PyTorch it says so.
         part "$name: an engine in PyTorch" sh "$(dirname -- "$0")/torch.sh" "$build" "$name"
         ;;

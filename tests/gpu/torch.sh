@@ -4,11 +4,13 @@
 # examples/pytorch/engine.py on GPUs. Parts:
 #   check     the decoder by itself: kernels, transformers' numbers, exactness, poisoned pages
 #   torch     one rank: SIGKILLs in a row, faults of the device, then coordinators and keeper killed under load
+#   torchmore one rank: memory that is given back and saved while parked; KV as large as the agreed budget
 #   torch2    two ranks on one GPU: the same faults of the engine
 #   steady    tokens a second with and without us, in one process
 #   torchtp   one rank on each GPU, NCCL between them: SIGKILLs of one rank and of all, faults of the device; what a SIGKILL
 #             does to the neighbours; the round of an agreement beside a bare MPI_Allreduce
-# TORCH_REPEAT (3): failovers in a row. TORCH_RANKS: GPUs that torchtp uses (all). RESULTS: a folder for the drills' reports.
+# TORCH_REPEAT (3): failovers in a row. TORCH_RANKS: GPUs that torchtp uses (all). RESULTS: a folder for the drills' reports,
+# with TORCH_LOGS also for what the engines' ranks logged.
 # Every part is bounded; torchtp takes less than 500 s.
 set -u
 [ $# -ge 2 ] || { echo "usage: torch.sh BUILD PART..." >&2; exit 64; }
@@ -37,16 +39,20 @@ say() {
     echo "== $1"
 }
 
-# drill NAME SECONDS CONFIG OPTION...: the drill's table, and what the engines' ranks said of themselves.
+# drill NAME SECONDS CONFIG OPTION...: the drill's table, and what the engines' ranks said of themselves. $engine: their options.
+engine="--slots 1024"
 drill() {
     name=$1 limit=$2 config=$3
     shift 3
     say "$name: gms-failover-test $*"
     work=$(mktemp -d)
+    # shellcheck disable=SC2086 # a list of options
     timeout "$limit" "$(program gms-failover-test)" --config "$here/$config" --prompts "$source/tests/drill/prompts.txt" \
         --work-dir "$work/drill" --keep --exact --json "$results/$name.json" "$@" -- \
-        python3 "$source/examples/pytorch/engine.py" --slots 1024 >"$results/$name.txt" 2>&1
+        python3 "$source/examples/pytorch/engine.py" $engine >"$results/$name.txt" 2>&1
     code=$?
+    [ -z "${TORCH_LOGS:-}" ] ||
+        (cd "$work" && find . -name 'engine*.log' -size -1024k -print0 | tar czf "$results/$name-logs.tgz" --null -T -)
     grep -v '^$' "$results/$name.txt" | sed -n '/^  *failover 1/,$p; /^  fault  /,$p; /FAIL\|COULD NOT/p' | awk '!seen[$0]++' | tail -n 60
     find "$work" -type f ! -name '*.cfg' -exec grep -haE '^(engine [0-9]+ rank|rank [0-9]+( promoted|:)|driver calls)' {} + 2>/dev/null |
         sort | uniq -c | tail -n "${SAID:-48}"
@@ -66,6 +72,13 @@ for part in "$@"; do
         drill torch-sigkill 120 torch.cfg --repeat "$repeat"
         drill torch-illegal-address 120 torch.cfg --catalogue illegal-address --repeat "$repeat"
         drill torch-control-plane 150 torch.cfg --catalogue coordinators,keeper,keeper-and-coordinators
+        ;;
+    torchmore)
+        engine="--slots 1024 --hold-back 8"
+        drill torch-hold-back 120 torch.cfg --repeat 1
+        engine="--slots 0"
+        drill torch-budget 120 torch.cfg --repeat 1
+        engine="--slots 1024"
         ;;
     torch2)
         drill torch2-sigkill 150 torch.cfg --ranks 2 --rank 1 --repeat "$repeat"

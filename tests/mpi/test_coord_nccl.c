@@ -59,7 +59,8 @@ static gms_status add_up(struct engine_rank *rank, const struct rank_life *life,
     return status;
 }
 
-/* values: 0 the version, 1 verifications, 2 us of the last, 3 handles alive at the end, 4 aborted once, 5 ms in the hang. */
+/* values: 0 the version, 1 verifications, 2 us of the last, 3 handles alive at the end, 4 aborted once, 5 ms in the
+ * hang. */
 static gms_status live(struct engine_rank *rank, struct gms_error *error)
 {
     struct rank_life life;
