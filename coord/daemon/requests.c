@@ -257,6 +257,7 @@ static void engine_said(struct gms_daemon *daemon, struct gms_client *client, st
         gms_calibration_parked(daemon->calibration, client->engine_id, client->incarnation);
         gms_daemon_parked(daemon, client->engine_id, client->incarnation);
         gms_reclaim_witness(daemon->reclaim, client->incarnation); /* it may be promoted and die within milliseconds */
+        gms_fence_rehearse(daemon->fence);
         gms_sessions_answer(client, id, GMS_OK, "");
     } else if (message->type == GMS_MESSAGE_MEMORY) {
         if (!check_incarnation(client, id, message->memory.incarnation))

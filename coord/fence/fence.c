@@ -58,6 +58,7 @@ struct cohort {
 struct gms_fence {
     struct gms_fence_options options;
     struct cohort *cohorts;
+    struct gms_holders *rehearsal; /* under way */
 };
 
 static struct cohort *find(const struct gms_fence *fence, uint64_t incarnation)
@@ -242,8 +243,15 @@ static size_t list_anchors(const struct gms_fence *fence, pid_t *ret_list, size_
     return count;
 }
 
+static void end_rehearsal(struct gms_fence *fence)
+{
+    gms_holders_abandon(fence->rehearsal);
+    fence->rehearsal = NULL;
+}
+
 static void start_walk(struct cohort *cohort, uint64_t now_ns)
 {
+    end_rehearsal(cohort->fence);
     struct gms_fence_file files[GMS_FENCE_FILES];
     struct gms_inode own[GMS_FENCE_FILES], shared[GMS_FENCE_FILES];
     pid_t anchors[4 * GMS_MAX_ENGINES], *dead = calloc(cohort->family.count + 1, sizeof *dead);
@@ -425,6 +433,31 @@ static void on_news(evutil_socket_t fd, short what, void *context)
     check(context);
 }
 
+/* ------------------------------------------------------------------------------------------- rehearsal --------- */
+
+static void on_rehearsed(void *context, const struct gms_holder *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++) { /* nobody has what is not there; but it may not have seen everybody */
+        int pidfd = list[i].pidfd;
+        gms_fd_close(&pidfd);
+    }
+    end_rehearsal(context);
+}
+
+void gms_fence_rehearse(struct gms_fence *fence)
+{
+    static const struct gms_inode nothing = {0};
+    const struct gms_holders_options options = {.base = fence->options.base,
+                                                .own = &nothing,
+                                                .own_count = 1,
+                                                .threads = 1,
+                                                .done = on_rehearsed,
+                                                .context = fence};
+    struct gms_error error;
+    if (fence->rehearsal == NULL && gms_holders_start(&options, &fence->rehearsal, &error) != GMS_OK)
+        gms_log(GMS_LOG_INFO, "fence: no rehearsal: %s", error.text);
+}
+
 /* ------------------------------------------------------------------------------------------- life, cohorts ----- */
 
 gms_status gms_fence_open(const struct gms_fence_options *options, struct gms_fence **ret_fence,
@@ -442,6 +475,7 @@ void gms_fence_close(struct gms_fence *fence)
 {
     if (fence == NULL)
         return;
+    end_rehearsal(fence);
     while (fence->cohorts != NULL) {
         struct cohort *next = fence->cohorts->next;
         free_cohort(fence->cohorts);

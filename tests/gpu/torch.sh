@@ -10,7 +10,7 @@
 #   torchtp   one rank on each GPU, NCCL between them: SIGKILLs of one rank and of all, faults of the device; what a SIGKILL
 #             does to the neighbours; the round of an agreement beside a bare MPI_Allreduce
 # TORCH_REPEAT (3): failovers in a row. TORCH_RANKS: GPUs that torchtp uses (all). RESULTS: a folder for the drills' reports,
-# with TORCH_LOGS also for what the engines' ranks logged.
+# with KEEP_LOGS also for what the engines' ranks logged.
 # Every part is bounded; torchtp takes less than 500 s.
 set -u
 [ $# -ge 2 ] || { echo "usage: torch.sh BUILD PART..." >&2; exit 64; }
@@ -51,7 +51,7 @@ drill() {
         --work-dir "$work/drill" --keep --exact --json "$results/$name.json" "$@" -- \
         python3 "$source/examples/pytorch/engine.py" $engine >"$results/$name.txt" 2>&1
     code=$?
-    [ -z "${TORCH_LOGS:-}" ] ||
+    [ -z "${KEEP_LOGS:-}" ] ||
         (cd "$work" && find . -name 'engine*.log' -size -1024k -print0 | tar czf "$results/$name-logs.tgz" --null -T -)
     grep -v '^$' "$results/$name.txt" | sed -n '/^  *failover 1/,$p; /^  fault  /,$p; /FAIL\|COULD NOT/p' | awk '!seen[$0]++' | tail -n 60
     find "$work" -type f ! -name '*.cfg' -exec grep -haE '^(engine [0-9]+ rank|rank [0-9]+( promoted|:)|driver calls)' {} + 2>/dev/null |
