@@ -244,16 +244,13 @@ class Engine:
         for slot in self._kv.returned():
             self._slots.returned(slot)
 
-    def _look(self) -> tuple[list, list, bytes]:
-        """What this rank has adopted: blocks, unfinished ones, and what every slot is."""
+    def _fill(self) -> None:
+        """What was adopted becomes the prefix cache of rank 0; slots are free that are so on every rank. Done while clients come:
+        a slot that comes back from quarantine in between is told once more, and is one or the other (Slots.returned)."""
         blocks, tails = self._kv.sealed(), list(self._kv.tails())
         states = bytearray(self._kv.states(self._options.slots).replace(bytes([SEALED]), bytes([UNREADABLE])))
         for block in blocks:
             states[block.slot] = SEALED
-        return blocks, tails, bytes(states)
-
-    def _fill(self, blocks: list, tails: list, states: bytes) -> None:
-        """That becomes the prefix cache of rank 0; slots are free that are so on every rank."""
         self._worker.adopt(blocks, tails)
         digest = hashlib.blake2b(repr(tails).encode(), digest_size=16).digest()
         everybody = self._ranks.gather(states + digest)
@@ -290,15 +287,13 @@ class Engine:
         log("woken")
         self._drill.past("woken")
         watch("verify")
-        adopted = self._look()
-        watch("look")
         if rank == 0:
             self._server.epoch, self._server.adopted = epoch, adoption.adopted
             self._listener.open()
         session.serve(self._options.listen if rank == 0 else None)
         log(f"serving epoch={epoch}")
         watch("serve")
-        self._fill(*adopted)  # while clients come
+        self._fill()
         watch("fill")
         calls = session.driver_calls - self._calls
         self._drill.past("serving")

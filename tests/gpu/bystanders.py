@@ -7,6 +7,9 @@ for it; or allocates and frees device memory (the driver, which maps and unmaps)
 NCCL. On half of the GPUs a victim replays a graph, with 4 GiB of its own. All victims get SIGKILL at once. Told are the slowest
 time before and after it, on GPUs with a victim and without; and when the victims were gone.
 
+Then the same for the ranks of an engine that lost one of them: on each GPU a victim whose collective waits for a rank that does
+not come, so its kernel runs on, until long after the SIGKILL. Told is how long the bystanders' own all-reduce takes meanwhile.
+
     python3 bystanders.py [--gpus N] [--victims-on K]      by itself, or from torch.sh
 """
 import argparse
@@ -38,6 +41,24 @@ def victim(gpu: int) -> None:
     while True:
         graph.replay()
         stream.synchronize()
+
+
+def stranded(gpu: int, gpus: int, place: str) -> None:
+    """A rank of NCCL; when it is told to, all but rank 0 begin a collective, which never ends."""
+    import torch
+    import torch.distributed as distributed
+    torch.cuda.set_device(gpu)
+    distributed.init_process_group("nccl", init_method=f"file://{place}", rank=gpu, world_size=gpus,
+                                   device_id=torch.device("cuda", gpu))
+    many = torch.ones(64 * 1024, dtype=torch.bfloat16, device="cuda")
+    for _ in range(5):
+        distributed.all_reduce(many)
+    torch.cuda.synchronize()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    if gpu != 0:
+        distributed.all_reduce(many)
+    time.sleep(600)
 
 
 def bystander(gpu: int, gpus: int, kind: str, place: str) -> None:
@@ -139,10 +160,54 @@ def measure(kind: str, gpus: int, with_victim: int) -> None:
                     print(f"  | {kind} | {len(which)} GPUs {where} | {count} | {before:.2f} | {after:.2f} | "
                           f"{min(gone, default=0):.0f} .. {max(gone, default=0):.0f} |", flush=True)
         finally:
-            for process in victims + observers:
-                if process.poll() is None:
-                    process.kill()
-                process.wait()
+            end(victims + observers)
+
+
+def end(processes: list) -> None:
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def measure_stranded(gpus: int) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        observers = [start("bystander", gpu, gpus, "nccl", f"{place}/nccl") for gpu in range(gpus)]
+        victims = [start("stranded", gpu, gpus, f"{place}/stranded") for gpu in range(gpus)]
+        try:
+            wait_ready(victims + observers)
+            pidfds = [os.pidfd_open(process.pid) for process in victims]
+            time.sleep(BEFORE_S)
+            begun = time.monotonic_ns()
+            for process in victims:
+                process.stdin.write("begin\n")
+                process.stdin.flush()
+            time.sleep(BEFORE_S)
+            killed = time.monotonic_ns()
+            for pidfd in pidfds:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            for pidfd in pidfds:
+                select.select([pidfd], [], [], 10)
+            gone = (time.monotonic_ns() - killed) / 1e6
+            time.sleep(AFTER_S)
+            for process in observers:
+                process.stdin.write("stop\n")
+                process.stdin.flush()
+            for process in observers:
+                process.wait(20)
+            with open(f"{place}/nccl.0", encoding="ascii") as file:
+                times = [tuple(map(int, line.split())) for line in file]
+        finally:
+            end(victims + observers)
+    phases = [("before", begun - BEFORE_S * 1e9, begun), ("beside a collective that waits", begun + 1e8, killed),
+              ("0 to 20 ms after the SIGKILL", killed, killed + 2e7), ("20 to 100 ms", killed + 2e7, killed + 1e8),
+              ("100 to 500 ms", killed + 1e8, killed + 5e8), ("later", killed + 5e8, float("inf"))]
+    print(f"  the stranded were gone {gone:.0f} ms after the SIGKILL\n  | an all-reduce of the bystanders | times | median, ms | "
+          "slowest, ms |\n  |---|---|---|---|")
+    for name, since, until in phases:
+        took = sorted(duration / 1e6 for at, duration in times if since <= at < until)
+        if took:
+            print(f"  | {name} | {len(took)} | {took[len(took) // 2]:.3f} | {took[-1]:.2f} |", flush=True)
 
 
 def main() -> None:
@@ -157,11 +222,15 @@ def main() -> None:
     for kind in KINDS:
         if kind != "nccl" or gpus > 1:
             measure(kind, gpus, some)
+    if gpus > 1:
+        measure_stranded(gpus)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["victim"]:
         victim(int(sys.argv[2]))
+    elif sys.argv[1:2] == ["stranded"]:
+        stranded(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
     elif sys.argv[1:2] == ["bystander"]:
         bystander(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5])
     else:
