@@ -14,7 +14,7 @@ enum { LISTINGS = 16 };
 struct pieces {
     pid_t pid;
     void *piece;
-    size_t next, end;
+    size_t left;
 };
 
 struct under_way {
@@ -25,7 +25,7 @@ struct under_way {
 struct gms_handout {
     pthread_mutex_t lock; /* of everything below; never held while somebody is looked at */
     pthread_cond_t news;
-    size_t threads;
+    size_t threads, turn;
     pid_t *except;
     size_t except_count;
     pid_t *list, *before; /* this listing, and the one before */
@@ -40,7 +40,7 @@ struct gms_handout {
     struct under_way at[]; /* by thread */
 };
 
-struct gms_handout *gms_handout_make(size_t threads, const pid_t *except, size_t except_count)
+struct gms_handout *gms_handout_make(size_t threads, size_t turn, const pid_t *except, size_t except_count)
 {
     struct gms_handout *handout = calloc(1, sizeof *handout + threads * sizeof handout->at[0]);
     pid_t *copy = calloc(except_count + 1, sizeof *copy);
@@ -54,6 +54,7 @@ struct gms_handout *gms_handout_make(size_t threads, const pid_t *except, size_t
     pthread_mutex_init(&handout->lock, NULL);
     pthread_cond_init(&handout->news, NULL);
     handout->threads = threads;
+    handout->turn = turn;
     handout->except = copy;
     handout->except_count = except_count;
     return handout;
@@ -75,15 +76,16 @@ void gms_handout_free(struct gms_handout *handout)
 /* The next look, if there is one to be taken. */
 static bool next_look(struct gms_handout *handout, struct gms_job *ret_job)
 {
-    if (handout->pieces_count > 0) { /* of somebody with much to look at: the sooner the better */
+    if (handout->pieces_count > 0) {
         struct pieces *pieces = &handout->pieces[handout->pieces_count - 1];
-        *ret_job = (struct gms_job){GMS_JOB_LOOK, pieces->pid, pieces->piece, pieces->next++};
-        handout->pieces_count -= pieces->next == pieces->end;
+        *ret_job = (struct gms_job){GMS_JOB_LOOK, pieces->pid, pieces->piece};
+        handout->pieces_count -= --pieces->left == 0;
         return true;
     }
     if (handout->next == handout->count)
         return false;
-    *ret_job = (struct gms_job){.kind = GMS_JOB_LOOK, .pid = handout->list[handout->next++]};
+    *ret_job = (struct gms_job){.kind = GMS_JOB_LOOK,
+                                .pid = handout->list[(handout->turn + handout->next++) % handout->count]};
     return true;
 }
 
@@ -132,17 +134,17 @@ bool gms_handout_add(struct gms_handout *handout, pid_t pid, void *piece, size_t
         }
     }
     if (added && count > 0) {
-        handout->pieces[handout->pieces_count++] = (struct pieces){pid, piece, 0, count};
+        handout->pieces[handout->pieces_count++] = (struct pieces){pid, piece, count};
         pthread_cond_broadcast(&handout->news);
     }
     pthread_mutex_unlock(&handout->lock);
     return added;
 }
 
-bool gms_handout_is_wanted(struct gms_handout *handout)
+size_t gms_handout_wanted(struct gms_handout *handout)
 {
     pthread_mutex_lock(&handout->lock);
-    bool wanted = handout->waiting > 0 && handout->pieces_count == 0 && handout->next == handout->count;
+    size_t wanted = handout->pieces_count == 0 && handout->next == handout->count ? handout->waiting : 0;
     pthread_mutex_unlock(&handout->lock);
     return wanted;
 }

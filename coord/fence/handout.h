@@ -32,22 +32,22 @@ struct gms_job {
     enum gms_job_kind kind;
     pid_t pid;
     void *piece; /* as it was added; NULL: the process as a whole */
-    size_t number;
 };
 
-/* `threads`: how many take jobs at most, numbered from 0. Nobody is looked at whose number is in `except`, which is
- * ascending and copied. NULL: no memory. */
-struct gms_handout *gms_handout_make(size_t threads, const pid_t *except, size_t except_count);
+/* `threads`: how many take jobs at most, numbered from 0. `turn`: with whom of a listing they begin, any number: those
+ * who look at one process at the same time are in each other's way, in the kernel. Nobody is looked at whose number is
+ * in `except`, which is ascending and copied. NULL: no memory. */
+struct gms_handout *gms_handout_make(size_t threads, size_t turn, const pid_t *except, size_t except_count);
 /* No thread may use it any more. NULL allowed. */
 void gms_handout_free(struct gms_handout *handout);
 
 /* The job that `thread` took before is done; gives it the next, for which it may have to wait until others are done. */
 struct gms_job gms_handout_take(struct gms_handout *handout, size_t thread);
-/* Pieces of the look at `pid`, from within a look: `count` jobs, numbered from 0, with a `piece` that is not NULL.
- * False: no memory, and nothing is added. */
+/* How many threads have nothing else to do, and wait for pieces. */
+size_t gms_handout_wanted(struct gms_handout *handout);
+/* Pieces of the look at `pid`, from within a look: `count` jobs with a `piece` that is not NULL. False: no memory, and
+ * nothing is added. */
 bool gms_handout_add(struct gms_handout *handout, pid_t pid, void *piece, size_t count);
-/* Does a thread wait for something to do? Then pieces are worth giving away. */
-bool gms_handout_is_wanted(struct gms_handout *handout);
 /* After GMS_JOB_LIST. `list` is ascending and from malloc, and moves in. NULL: there could be no list, which is the
  * end. */
 void gms_handout_listed(struct gms_handout *handout, pid_t *list, size_t count);

@@ -16,15 +16,16 @@
 #include "fence/handout.h"
 #include "host/processes.h"
 
-enum { FIRST_ROOM = 16, MOST_THREADS = 4, DESCRIPTORS = 32, MAPPINGS = 64 /* in a piece */ };
+enum { FIRST_ROOM = 16, FEW = 4, MOST_THREADS = 8, DESCRIPTORS = 32, MAPPINGS = 64 /* in a piece */ };
 
 /* What a process has so much of that several threads look at it: as long as the walk. */
 struct crowd {
     struct crowd *next;
     enum { CROWD_DESCRIPTORS, CROWD_MAPPINGS } kind;
     uint64_t from, until; /* addresses of mappings */
-    atomic_size_t left;   /* pieces under way or to be taken; who does the last looks at what is not a piece */
-    size_t count;         /* descriptors */
+    atomic_size_t taken;  /* pieces */
+    atomic_size_t left;   /* pieces not done yet; who does the last looks at what is not a piece */
+    size_t pieces, count; /* count: descriptors */
     bool known[];         /* by descriptor */
 };
 
@@ -173,7 +174,7 @@ static struct crowd *make_crowd(struct gms_holders *walk, int kind, size_t count
 static bool give_away_mappings(struct gms_holders *walk, pid_t pid, uint64_t from, uint64_t *inout_until)
 {
     uint64_t middle;
-    if (!gms_handout_is_wanted(walk->handout) || !gms_maps_split(pid, GMS_MAPS_SHARED, from, *inout_until, &middle))
+    if (gms_handout_wanted(walk->handout) == 0 || !gms_maps_split(pid, GMS_MAPS_SHARED, from, *inout_until, &middle))
         return false;
     struct crowd *crowd = make_crowd(walk, CROWD_MAPPINGS, 0);
     if (crowd == NULL)
@@ -216,27 +217,31 @@ static void look_at_piece(struct gms_holders *walk, pid_t pid, struct crowd *cro
         look_at_mappings(walk, pid, 0, UINT64_MAX);
 }
 
-/* Gives away the look at its descriptors, when they are many. */
-static bool give_away_descriptors(struct gms_holders *walk, pid_t pid)
+/* Piece by piece, together with whoever has nothing else to do: several at one process are in each other's way. */
+static void look_at_pieces(struct gms_holders *walk, pid_t pid, struct crowd *crowd)
 {
-    size_t count = walk->threads > 1 ? gms_maps_descriptors(pid) : 0;
-    struct crowd *crowd = count > 2 * DESCRIPTORS ? make_crowd(walk, CROWD_DESCRIPTORS, count) : NULL;
-    if (crowd == NULL)
-        return false;
-    const size_t pieces = (count + DESCRIPTORS - 1) / DESCRIPTORS;
-    atomic_store(&crowd->left, pieces);
-    return gms_handout_add(walk->handout, pid, crowd, pieces);
+    for (size_t piece; (piece = atomic_fetch_add(&crowd->taken, 1)) < crowd->pieces;) {
+        const size_t wanted = gms_handout_wanted(walk->handout), rest = crowd->pieces - piece - 1;
+        if (wanted > 0 && rest > 0)
+            (void)gms_handout_add(walk->handout, pid, crowd, wanted < rest ? wanted : rest);
+        look_at_piece(walk, pid, crowd, piece);
+    }
 }
 
 static void look_at(struct gms_holders *walk, const struct gms_job *job)
 {
     struct crowd *crowd = job->piece;
-    if (crowd != NULL && crowd->kind == CROWD_DESCRIPTORS)
-        look_at_piece(walk, job->pid, crowd, job->number);
-    else if (crowd != NULL)
+    if (crowd != NULL && crowd->kind == CROWD_MAPPINGS) {
         look_at_mappings(walk, job->pid, crowd->from, crowd->until);
-    else if (give_away_descriptors(walk, job->pid))
         return;
+    }
+    const size_t count = crowd == NULL && walk->threads > 1 ? gms_maps_descriptors(job->pid) : 0;
+    if (count > 2 * DESCRIPTORS && (crowd = make_crowd(walk, CROWD_DESCRIPTORS, count)) != NULL) {
+        crowd->pieces = (count + DESCRIPTORS - 1) / DESCRIPTORS;
+        atomic_store(&crowd->left, crowd->pieces);
+    }
+    if (crowd != NULL)
+        look_at_pieces(walk, job->pid, crowd);
     else if (judge(walk, gms_maps_borrows(job->pid, walk->files, file_count(walk), walk->incarnation)))
         look_closely(walk, job->pid);
     else
@@ -312,14 +317,15 @@ static void *run(void *context)
     return NULL;
 }
 
-/* A few: every coordinator of the host may walk at the same time. */
+/* A few, and half of many processors: all coordinators of a host may walk at the same time, and engines live there. */
 static size_t count_threads(size_t wanted)
 {
     cpu_set_t allowed;
-    size_t processors =
-        sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (size_t)CPU_COUNT(&allowed) : MOST_THREADS;
-    size_t most = wanted > 0 ? wanted : MOST_THREADS;
-    return wanted == 0 && processors < most ? processors : most;
+    if (wanted > 0)
+        return wanted;
+    size_t processors = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (size_t)CPU_COUNT(&allowed) : FEW;
+    size_t threads = processors > 2 * FEW ? processors / 2 : processors < FEW ? processors : FEW;
+    return threads < MOST_THREADS ? threads : MOST_THREADS;
 }
 
 /* --------------------------------------------------------------------------------------------- the loop -------- */
@@ -357,7 +363,7 @@ static struct gms_handout *make_handout(const struct gms_holders_options *option
     for (size_t i = 0; i < options->dead_count; i++)
         except[i + 1] = options->dead[i];
     gms_pids_sort(except, options->dead_count + 1);
-    struct gms_handout *handout = gms_handout_make(threads, except, options->dead_count + 1);
+    struct gms_handout *handout = gms_handout_make(threads, (size_t)getpid() * 7919, except, options->dead_count + 1);
     free(except);
     return handout;
 }

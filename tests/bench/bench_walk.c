@@ -4,13 +4,15 @@
  * (coord/fence/holders.h). Makes a host with engines on it, processes with many descriptors and many shared mappings,
  * and walks; --as-it-is walks over the machine as it stands.
  *
- *   bench_walk [--processes N] [--descriptors N] [--mappings N] [--rounds N] [--fresh N] [--threads N]
- *   bench_walk --as-it-is [--rounds N] [--threads N]
+ *   bench_walk [--processes N] [--descriptors N] [--mappings N] [--fresh N] [OPTIONS]
+ *   bench_walk --as-it-is [OPTIONS]
+ *   OPTIONS: [--rounds N] [--threads N] [--coordinators N]
  *
  * Prints how many there are of everything; the time of the parts and of whole walks, least and median over the rounds,
  * the plain walk (plain_walk.h) beside ours in each; and the same for processes that nobody has looked at before, which
  * are made anew for each of --fresh rounds: the kernel remembers what was looked at. (--as-it-is has the first walk for
- * that.) Beforehand a process that has the memory is found, and all walks after it find nobody. Exit status 1: not so.
+ * that.) --coordinators: so many processes walk at the same time, as on a host with so many ranks, and the slowest
+ * counts. All walks find nobody, and in the end one finds a process that has the memory; exit status 1: not so.
  */
 #include <event2/event.h>
 #include <fcntl.h>
@@ -31,7 +33,7 @@
 #include "host/processes.h"
 #include "plain_walk.h"
 
-enum { MOST_PROCESSES = 1024, INCARNATION = 77, PAGE = 4096 };
+enum { MOST_PROCESSES = 1024, MOST_COORDINATORS = 64, INCARNATION = 77, PAGE = 4096 };
 
 struct stage {
     long processes, descriptors, mappings;
@@ -39,8 +41,13 @@ struct stage {
     int file; /* the dead cohort's directory */
     pid_t dead;
     struct event_base *base;
-    size_t threads; /* 0: as many as the fence takes */
-    size_t found;   /* by the last walk */
+    size_t threads;    /* 0: as many as the fence takes */
+    size_t found;      /* by the last walk */
+    long coordinators; /* that walk at the same time, this one too */
+    struct coordinator {
+        pid_t pid;
+        int orders, answers;
+    } others[MOST_COORDINATORS];
 };
 
 struct samples {
@@ -259,26 +266,95 @@ enum {
     MEASURES
 };
 
+enum order { ORDER_WALK = 'w', ORDER_PLAIN = 'p' };
+
+static double walk_as_ordered(struct stage *stage, char order, struct plain_walk *ret_plain)
+{
+    if (order == ORDER_WALK)
+        return whole_walk_us(stage);
+    const uint64_t begin_ns = gms_clock_ns();
+    plain_walk(ret_plain);
+    return (double)(gms_clock_ns() - begin_ns) / 1e3;
+}
+
+/* Another coordinator of the host: walks when it is told to, until nobody is there to tell it. */
+static _Noreturn void be_coordinator(struct stage *stage, int orders, int answers)
+{
+    struct plain_walk plain;
+    char order;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if ((stage->base = event_base_new()) == NULL)
+        _exit(1);
+    while (read(orders, &order, 1) == 1) {
+        const double us = walk_as_ordered(stage, order, &plain);
+        if (write(answers, &us, sizeof us) != sizeof us)
+            break;
+    }
+    _exit(0);
+}
+
+static void make_coordinators(struct stage *stage)
+{
+    for (long i = 0; i < stage->coordinators - 1; i++) {
+        int orders[2], answers[2];
+        if (pipe2(orders, O_CLOEXEC) != 0 || pipe2(answers, O_CLOEXEC) != 0)
+            fail("pipe");
+        const pid_t pid = fork();
+        if (pid < 0)
+            fail("fork");
+        if (pid == 0) {
+            close(orders[1]);
+            be_coordinator(stage, orders[0], answers[1]);
+        }
+        close(orders[0]);
+        close(answers[1]);
+        stage->others[i] = (struct coordinator){pid, orders[1], answers[0]};
+    }
+}
+
+static void end_coordinators(struct stage *stage)
+{
+    for (long i = 0; i < stage->coordinators - 1; i++) {
+        end_child(stage->others[i].pid);
+        close(stage->others[i].orders);
+        close(stage->others[i].answers);
+    }
+}
+
+/* All coordinators at the same time; the slowest counts. */
+static double walk_together(struct stage *stage, char order, struct plain_walk *ret_plain)
+{
+    for (long i = 0; i < stage->coordinators - 1; i++)
+        if (write(stage->others[i].orders, &order, 1) != 1)
+            fail("an order to a coordinator");
+    double slowest = walk_as_ordered(stage, order, ret_plain), us;
+    for (long i = 0; i < stage->coordinators - 1; i++) {
+        if (read(stage->others[i].answers, &us, sizeof us) != sizeof us)
+            fail("the answer of a coordinator");
+        slowest = us > slowest ? us : slowest;
+    }
+    return slowest;
+}
+
 static void measure_ours(struct stage *stage, struct samples *all)
 {
+    struct plain_walk none;
     const double begin_us = cpu_us();
-    add(&all[OURS], whole_walk_us(stage));
+    add(&all[OURS], walk_together(stage, ORDER_WALK, &none));
     add(&all[OURS_CPU], cpu_us() - begin_us);
 }
 
-static void measure_plain(struct samples *all, struct plain_walk *ret_plain)
+static void measure_plain(struct stage *stage, struct samples *all, struct plain_walk *ret_plain)
 {
     const double begin_us = cpu_us();
-    const uint64_t begin_ns = gms_clock_ns();
-    plain_walk(ret_plain);
-    add(&all[PLAIN], (double)(gms_clock_ns() - begin_ns) / 1e3);
+    add(&all[PLAIN], walk_together(stage, ORDER_PLAIN, ret_plain));
     add(&all[PLAIN_CPU], cpu_us() - begin_us);
 }
 
 static void one_round(struct stage *stage, struct samples *all, struct plain_walk *ret_plain)
 {
     measure_ours(stage, all);
-    measure_plain(all, ret_plain);
+    measure_plain(stage, all, ret_plain);
     const struct parts parts = time_parts(stage);
     add(&all[LIST], parts.list_us);
     add(&all[DESCRIPTORS], parts.descriptors_us);
@@ -336,7 +412,7 @@ static void measure(struct stage *stage, long rounds, long fresh)
         measure_ours(stage, all);
         end_processes(stage);
         make_processes(stage);
-        measure_plain(all, &plain);
+        measure_plain(stage, all, &plain);
     }
     if (fresh > 0)
         print_walks("never seen before", all);
@@ -368,6 +444,8 @@ int main(int argc, char **argv)
             stage.mappings = number(argv[++i], 60000);
         else if (strcmp(argv[i], "--threads") == 0)
             stage.threads = (size_t)number(argv[++i], 64);
+        else if (strcmp(argv[i], "--coordinators") == 0)
+            stage.coordinators = number(argv[++i], MOST_COORDINATORS);
         else if (strcmp(argv[i], "--rounds") == 0)
             rounds = number(argv[++i], 100000);
         else if (strcmp(argv[i], "--fresh") == 0)
@@ -376,7 +454,8 @@ int main(int argc, char **argv)
             stage.processes = fresh = 0;
         else {
             fprintf(stderr, "usage: bench_walk [--processes N] [--descriptors N] [--mappings N] [--rounds N] "
-                            "[--fresh N] [--threads N] | --as-it-is [--rounds N] [--threads N]\n");
+                            "[--fresh N] [--threads N] [--coordinators N]\n"
+                            "       bench_walk --as-it-is [--rounds N] [--threads N] [--coordinators N]\n");
             return 64;
         }
     }
@@ -387,12 +466,14 @@ int main(int argc, char **argv)
     if ((stage.base = event_base_new()) == NULL)
         fail("event base");
     make_dead(&stage);
+    make_coordinators(&stage);
     make_processes(&stage);
     measure(&stage, rounds, fresh);
     (void)walk_us(&stage, 0); /* it does not count as dead now */
     const bool seen = stage.found == 1;
     printf("a process that has the memory was %s\n", seen ? "found" : "NOT FOUND");
     end_processes(&stage);
+    end_coordinators(&stage);
     end_child(stage.dead);
     event_base_free(stage.base);
     close(stage.file);

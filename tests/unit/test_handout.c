@@ -35,7 +35,6 @@ struct scene {
     atomic_size_t looks[FIRST + 2 * NUMBERS];
     atomic_bool gate; /* open */
     pid_t stuck;      /* whose look waits for the gate */
-    size_t crowded;   /* who gives away pieces */
     char piece;
 };
 
@@ -77,7 +76,7 @@ static void *work(void *context)
 
 static void begin(struct scene *scene, const pid_t *except, size_t except_count)
 {
-    scene->handout = gms_handout_make(THREADS, except, except_count);
+    scene->handout = gms_handout_make(THREADS, 12345, except, except_count);
     assert_non_null(scene->handout);
     for (size_t i = 0; i < THREADS; i++) {
         scene->workers[i] = (struct worker){.scene = scene, .number = i};
@@ -177,7 +176,7 @@ static void test_stopped(void **state)
 static void stop_early(struct scene *scene, const struct gms_job *job)
 {
     count_look(scene, job);
-    if (job->pid == FIRST + 50)
+    if (atomic_load(&scene->done) >= 50)
         gms_handout_stop(scene->handout);
 }
 
@@ -189,7 +188,7 @@ static void test_stopped_early(void **state)
     scene->look = stop_early;
     begin(scene, NULL, 0);
     finish(scene);
-    assert_true(atomic_load(&scene->done) <= 50 + THREADS);
+    assert_true(atomic_load(&scene->done) <= 51 + 2 * THREADS);
     assert_false(gms_handout_is_whole(scene->handout));
     gms_handout_free(scene->handout);
     free(scene);
@@ -266,9 +265,8 @@ static void test_no_list(void **state)
 static void look_in_pieces(struct scene *scene, const struct gms_job *job)
 {
     if (job->piece != NULL) {
-        if (job->piece != &scene->piece || job->number >= PIECES)
+        if (job->piece != &scene->piece || job->pid % 100 != 0)
             abort();
-        atomic_fetch_add(&scene->looks[job->number], 1); /* the numbers below FIRST are nobody's */
         atomic_fetch_add(&scene->pieces_done, 1);
         return;
     }
@@ -285,11 +283,50 @@ static void test_pieces(void **state)
     scene->look = look_in_pieces;
     begin(scene, NULL, 0);
     finish(scene);
-    for (int i = 0; i < PIECES; i++)
-        assert_int_equal(atomic_load(&scene->looks[i]), NUMBERS / 100);
+    for (int i = 0; i < NUMBERS; i++)
+        assert_int_equal(atomic_load(&scene->looks[FIRST + i]), 1);
     assert_int_equal(atomic_load(&scene->pieces_done), PIECES * NUMBERS / 100);
     assert_int_equal(atomic_load(&scene->done), NUMBERS + PIECES * NUMBERS / 100);
     assert_int_equal(atomic_load(&scene->listings), 2);
+    gms_handout_free(scene->handout);
+    free(scene);
+}
+
+/* A thread that has nothing to do is told of, and is given what another gives away. */
+static void give_when_wanted(struct scene *scene, const struct gms_job *job)
+{
+    if (job->piece != NULL) {
+        atomic_fetch_add(&scene->pieces_done, 1);
+        return;
+    }
+    const uint64_t deadline_ns = gms_clock_ns() + 20 * GMS_NS_PER_S;
+    while (gms_handout_wanted(scene->handout) < THREADS - 1)
+        if (gms_clock_ns() > deadline_ns)
+            abort();
+    if (!gms_handout_add(scene->handout, job->pid, &scene->piece, PIECES))
+        abort();
+    while (atomic_load(&scene->pieces_done) < PIECES)
+        if (gms_clock_ns() > deadline_ns)
+            abort();
+}
+
+static size_t list_one(struct scene *scene, pid_t *ret_list)
+{
+    (void)scene;
+    ret_list[0] = FIRST;
+    return 1;
+}
+
+static void test_wanted(void **state)
+{
+    (void)state;
+    struct scene *scene = calloc(1, sizeof *scene);
+    scene->list = list_one;
+    scene->look = give_when_wanted;
+    begin(scene, NULL, 0);
+    finish(scene);
+    assert_int_equal(atomic_load(&scene->pieces_done), PIECES);
+    assert_true(gms_handout_is_whole(scene->handout));
     gms_handout_free(scene->handout);
     free(scene);
 }
@@ -299,7 +336,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_everybody_once), cmocka_unit_test(test_stuck),    cmocka_unit_test(test_stopped),
         cmocka_unit_test(test_stopped_early),  cmocka_unit_test(test_new_ones), cmocka_unit_test(test_no_end),
-        cmocka_unit_test(test_no_list),        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_no_list),        cmocka_unit_test(test_pieces),   cmocka_unit_test(test_wanted),
     };
     return cmocka_run_group_tests_name("handout", tests, NULL, NULL);
 }
