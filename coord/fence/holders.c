@@ -317,15 +317,16 @@ static void *run(void *context)
     return NULL;
 }
 
-/* A few, and half of many processors: all coordinators of a host may walk at the same time, and engines live there. */
+/* One processor is left to the dead, who are being taken down meanwhile: on two a second thread made the fence slower.
+ * And of many half: all coordinators of a host may walk at the same time, and engines live there. */
 static size_t count_threads(size_t wanted)
 {
     cpu_set_t allowed;
     if (wanted > 0)
         return wanted;
     size_t processors = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (size_t)CPU_COUNT(&allowed) : FEW;
-    size_t threads = processors > 2 * FEW ? processors / 2 : processors < FEW ? processors : FEW;
-    return threads < MOST_THREADS ? threads : MOST_THREADS;
+    size_t threads = processors > 2 * FEW ? processors / 2 : processors > FEW ? FEW : processors - 1;
+    return threads < 1 ? 1 : threads < MOST_THREADS ? threads : MOST_THREADS;
 }
 
 /* --------------------------------------------------------------------------------------------- the loop -------- */

@@ -37,7 +37,7 @@ struct gms_holders_options {
     size_t anchor_count;
     const pid_t *dead; /* of the cohort itself, known to be past the start of their exit; copied */
     size_t dead_count;
-    size_t threads; /* 0: up to 8, no more than this process may use processors, nor half of more than 8 of them */
+    size_t threads; /* 0: as many as there are processors to spare, 8 at most */
     /* From the loop, once, unless the walk is abandoned. The pidfds are the callee's to close. */
     void (*done)(void *context, const struct gms_holder *list, size_t count);
     void *context;
