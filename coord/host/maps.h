@@ -36,7 +36,8 @@ bool gms_maps_has(pid_t pid, const struct gms_inode *inodes, size_t count, enum 
 size_t gms_maps_first(pid_t pid, const struct gms_inode *inodes, size_t count, enum gms_maps_access access);
 
 /* The same in pieces, for several threads: of the mappings from address *inout_from up to `until`, `most` at most.
- * *inout_from: where to go on; `until`: nothing is left. (Before Linux 6.11 a piece is the whole.) */
+ * *inout_from: where to go on; `until`: nothing is left. (Before Linux 6.11 a piece is the whole.) A
+ * mapping that is moved meanwhile may be missed, as with the whole. */
 size_t gms_maps_first_between(pid_t pid, const struct gms_inode *inodes, size_t count, enum gms_maps_access access,
                               size_t most, uint64_t *inout_from, uint64_t until);
 /* An address between, from which on there is a mapping to be looked at before `until`. False: there is none, and
