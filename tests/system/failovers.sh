@@ -24,6 +24,7 @@ usable() {
 
 start_up
 gms-ctl wait standby >/dev/null
+until_log "1 parked; ready" # gms-up asks a moment later than the ranks know it, and its words are counted below
 first=$(usable 0)
 printf '%8s %14s %10s %18s %14s\n' failover engines drill "shadow ready (ms)" "usable slots"
 for round in $(seq "$count"); do
