@@ -150,15 +150,17 @@ class Server:
         self._clients.discard(client)
 
     def _accept(self) -> None:
-        try:
-            client = Client(self._listener.accept()[0])
-        except BlockingIOError:
-            return
-        self._clients.add(client)
-        self._selector.register(client.connection, selectors.EVENT_READ, client)
-        client.say({"hello": "minillm", "engine": self._member.engine_id, "incarnation": self._member.incarnation,
-                    "epoch": self.epoch, "pid": os.getpid()})
-        client.flush()  # it asks when it has heard this
+        """Everybody who waits: after a failover all come at once, and a step lies between two turns."""
+        while True:
+            try:
+                client = Client(self._listener.accept()[0])
+            except BlockingIOError:
+                return
+            self._clients.add(client)
+            self._selector.register(client.connection, selectors.EVENT_READ, client)
+            client.say({"hello": "minillm", "engine": self._member.engine_id, "incarnation": self._member.incarnation,
+                        "epoch": self.epoch, "pid": os.getpid()})
+            client.flush()  # it asks when it has heard this
 
     def turn(self, busy: bool) -> bool:
         """Hears whoever has something to say, makes one step, answers. True: there is more to do."""

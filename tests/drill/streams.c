@@ -230,10 +230,12 @@ static void connection_ended(const struct drill_streams *streams, struct drill_s
                     (unsigned long long)incarnation, why);
         return;
     }
+    /* To another engine as soon as there is one; to one that did not greet, in a moment. */
     if (stream->state == DRILL_STREAM_RUNNING)
         stream->broken_incarnation = incarnation;
+    else
+        stream->retry_ns = gms_clock_ns() + RETRY_MS * GMS_NS_PER_MS;
     stream->state = DRILL_STREAM_WAITING;
-    stream->retry_ns = gms_clock_ns() + RETRY_MS * GMS_NS_PER_MS;
     disconnect(stream);
 }
 
