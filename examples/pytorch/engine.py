@@ -244,10 +244,11 @@ class Engine:
         for slot in self._kv.returned():
             self._slots.returned(slot)
 
-    def _fill(self) -> None:
+    def _fill(self, tails: list) -> None:
         """What was adopted becomes the prefix cache of rank 0; slots are free that are so on every rank. Done while clients come:
-        a slot that comes back from quarantine in between is told once more, and is one or the other (Slots.returned)."""
-        blocks, tails = self._kv.sealed(), list(self._kv.tails())
+        a slot that has come back from quarantine before this is free, and its tail is nothing any more; of later ones Slots is
+        told. `tails` were looked at before serving, when they were the same on every rank."""
+        blocks = self._kv.sealed()
         states = bytearray(self._kv.states(self._options.slots).replace(bytes([SEALED]), bytes([UNREADABLE])))
         for block in blocks:
             states[block.slot] = SEALED
@@ -290,10 +291,11 @@ class Engine:
         if rank == 0:
             self._server.epoch, self._server.adopted = epoch, adoption.adopted
             self._listener.open()
+        tails = list(self._kv.tails())
         session.serve(self._options.listen if rank == 0 else None)
         log(f"serving epoch={epoch}")
         watch("serve")
-        self._fill()
+        self._fill(tails)
         watch("fill")
         calls = session.driver_calls - self._calls
         self._drill.past("serving")

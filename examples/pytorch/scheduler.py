@@ -41,10 +41,11 @@ class Slots:
         return len(self._quarantined)
 
     def adopt(self, blocks: list, free: Iterable[int], tails: list, quarantined: Iterable[int]) -> None:
-        """`blocks` are the predecessor's; the deepest of a chain is evicted first. `tails` it had not finished."""
+        """`blocks` are the predecessor's; the deepest of a chain is evicted first. `tails` it had not finished: one whose
+        slot is out of use no more may be overwritten."""
         self.free = collections.deque(free)
         self._quarantined = set(quarantined)
-        for tail in tails:
+        for tail in (tail for tail in tails if tail.slot in self._quarantined):
             self._tails.setdefault(tail.parent, []).append(tail)
         depth, by_hash = {NO_BLOCK: 0}, {block.hash: block for block in blocks}
         for block in by_hash.values():

@@ -56,7 +56,7 @@ void gms_communicator_abort(struct gms_communicator *c, const char *why)
         /* Whoever calls NCCL does so under the lock, so nobody is in a call on this handle, and nobody finds it any
          * more. */
         if (c->handle != NULL)
-            c->ending = gms_ending_begin(c->options.api, c->handle);
+            gms_ending_begin(c->ending, c->handle);
         c->handle = NULL;
     }
     pthread_mutex_unlock(&c->lock);
@@ -192,7 +192,9 @@ gms_status gms_communicator_init(struct gms_communicator *c, const struct gms_co
     memset(c, 0, sizeof *c);
     pthread_mutex_init(&c->lock, NULL);
     c->options = *options;
-    gms_status status = make_own(c, ret_error);
+    gms_status status = gms_ending_make(options->api, &c->ending, ret_error);
+    if (status == GMS_OK)
+        status = make_own(c, ret_error);
     if (status == GMS_OK)
         status = begin_making(c, id, ret_error);
     if (status == GMS_OK)

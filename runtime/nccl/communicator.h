@@ -42,7 +42,7 @@ struct gms_communicator_options {
 struct gms_communicator {
     struct gms_communicator_options options;
     pthread_mutex_t lock; /* over handle, state, why, ending: calls of NCCL are made under it, waits and abort not */
-    struct gms_ending *ending; /* of what was the handle */
+    struct gms_ending *ending; /* of the handle, when it is time */
     gms_nccl_handle handle;
     enum gms_communicator_state state;
     char why[GMS_ERROR_TEXT_BYTES + 16]; /* it was aborted */

@@ -5,22 +5,23 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
 
 struct gms_ending {
     const struct gms_nccl_api *api;
-    gms_nccl_handle handle;
     pthread_mutex_t lock;
-    pthread_cond_t ended;
+    pthread_cond_t news;
+    gms_nccl_handle handle; /* to be aborted; NULL: nothing is, as yet */
     bool done;
-    bool left; /* whoever began it has let go: the thread frees it */
+    bool left; /* the owner has let go: the thread frees it */
 };
 
 static void release(struct gms_ending *ending)
 {
-    pthread_cond_destroy(&ending->ended);
+    pthread_cond_destroy(&ending->news);
     pthread_mutex_destroy(&ending->lock);
     free(ending);
 }
@@ -28,53 +29,68 @@ static void release(struct gms_ending *ending)
 static void *run(void *context)
 {
     struct gms_ending *ending = context;
-    (void)ending->api->abort(ending->handle); /* whatever it answers, the handle is gone */
+    pthread_mutex_lock(&ending->lock);
+    while (ending->handle == NULL && !ending->left)
+        pthread_cond_wait(&ending->news, &ending->lock);
+    const gms_nccl_handle handle = ending->handle;
+    pthread_mutex_unlock(&ending->lock);
+    if (handle != NULL)
+        (void)ending->api->abort(handle); /* whatever it answers, the handle is gone */
     pthread_mutex_lock(&ending->lock);
     ending->done = true;
     const bool left = ending->left;
-    pthread_cond_signal(&ending->ended);
+    pthread_cond_signal(&ending->news);
     pthread_mutex_unlock(&ending->lock);
     if (left)
         release(ending);
     return NULL;
 }
 
-static bool start(struct gms_ending *ending)
+static int start(struct gms_ending *ending)
 {
     pthread_t thread;
     pthread_attr_t attributes;
     sigset_t all, before;
-    if (pthread_attr_init(&attributes) != 0)
-        return false;
+    int error = pthread_attr_init(&attributes);
+    if (error != 0)
+        return error;
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the engine's */
-    const bool started = pthread_create(&thread, &attributes, run, ending) == 0;
+    error = pthread_create(&thread, &attributes, run, ending);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
-    return started;
+    return error;
 }
 
-struct gms_ending *gms_ending_begin(const struct gms_nccl_api *api, gms_nccl_handle handle)
+gms_status gms_ending_make(const struct gms_nccl_api *api, struct gms_ending **ret_ending, struct gms_error *ret_error)
 {
     pthread_condattr_t monotonic;
     struct gms_ending *ending = calloc(1, sizeof *ending);
-    if (ending == NULL) {
-        (void)api->abort(handle);
-        return NULL;
-    }
+    if (ending == NULL)
+        return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for the end of a communicator (%zu bytes)",
+                        sizeof *ending);
     ending->api = api;
-    ending->handle = handle;
     pthread_mutex_init(&ending->lock, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&ending->ended, &monotonic);
+    pthread_cond_init(&ending->news, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    if (start(ending))
-        return ending;
-    (void)api->abort(handle);
-    release(ending);
-    return NULL;
+    const int error = start(ending);
+    if (error != 0) {
+        release(ending);
+        return gms_fail(ret_error, GMS_E_SYSTEM, "no thread that could end a communicator: %s", strerror(error));
+    }
+    *ret_ending = ending;
+    return GMS_OK;
+}
+
+void gms_ending_begin(struct gms_ending *ending, gms_nccl_handle handle)
+{
+    pthread_mutex_lock(&ending->lock);
+    ending->handle = handle;
+    pthread_cond_signal(&ending->news);
+    pthread_mutex_unlock(&ending->lock);
 }
 
 bool gms_ending_finish(struct gms_ending *ending, uint64_t deadline_ns)
@@ -84,12 +100,14 @@ bool gms_ending_finish(struct gms_ending *ending, uint64_t deadline_ns)
     const struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / GMS_NS_PER_S),
                                       .tv_nsec = (long)(deadline_ns % GMS_NS_PER_S)};
     pthread_mutex_lock(&ending->lock);
-    while (!ending->done && pthread_cond_timedwait(&ending->ended, &ending->lock, &deadline) != ETIMEDOUT)
+    const bool begun = ending->handle != NULL;
+    while (begun && !ending->done && pthread_cond_timedwait(&ending->news, &ending->lock, &deadline) != ETIMEDOUT)
         ;
     const bool done = ending->done;
     ending->left = true;
+    pthread_cond_signal(&ending->news);
     pthread_mutex_unlock(&ending->lock);
     if (done)
         release(ending);
-    return done;
+    return done || !begun;
 }

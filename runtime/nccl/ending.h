@@ -17,15 +17,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "gms/status.h"
 #include "nccl/nccl_api.h"
 
 struct gms_ending;
 
-/* Has `handle` aborted; nobody may use it from here on. NULL: it is done already, here, because there was no memory or
- * no thread for it. */
-struct gms_ending *gms_ending_begin(const struct gms_nccl_api *api, gms_nccl_handle handle);
-/* Has NCCL freed everything? Waits until `deadline_ns` for it, and lets go of `ending`: a thread that is not done yet
- * goes on and frees what is left by itself. True for NULL. */
+/* Makes a thread that sleeps until it is asked to abort: before there is anything to abort, so that a lack of threads
+ * is noticed where that may be. The caller owns *ret_ending. Errors: NO_MEMORY, SYSTEM. */
+gms_status gms_ending_make(const struct gms_nccl_api *api, struct gms_ending **ret_ending, struct gms_error *ret_error);
+/* Has the thread abort `handle`, once; nobody may use it from here on. Never waits. */
+void gms_ending_begin(struct gms_ending *ending, gms_nccl_handle handle);
+/* Lets go of `ending`. True: nothing was begun, or NCCL has freed everything, for which this waits until `deadline_ns`.
+ * False: the thread goes on and frees what is left by itself. True for NULL. */
 bool gms_ending_finish(struct gms_ending *ending, uint64_t deadline_ns);
 
 #endif

@@ -114,7 +114,7 @@ class Adoption(unittest.TestCase):
 
     def serve(self, free, tails):
         slots, machine, client = Slots(), Machine(free), Client()
-        slots.adopt(self.blocks, free, tails, [])
+        slots.adopt(self.blocks, free, tails, {tail.slot for tail in tails} - set(free))
         machine.leased |= {0, 1}
         scheduler = Scheduler(8, SIZE, machine.run, slots, Quiet())
         scheduler.submit(Request(client, {"id": "x"}, list(self.prompt), 0, 14))
@@ -133,6 +133,11 @@ class Adoption(unittest.TestCase):
     def test_what_does_not_begin_alike_is_computed(self):
         other = gms.Tail(5, 7, self.blocks[1].hash, ((1, bytes(range(16))),))
         _, machine, end = self.serve([2, 3], [other])
+        self.assertEqual((end["cached_tokens"], end["salvaged_tokens"], end["computed_tokens"]), (8, 0, 2))
+        self.assertEqual(machine.salvaged, [])
+
+    def test_a_tail_whose_slot_is_free_already_is_not_taken_up(self):
+        _, machine, end = self.serve([5, 2, 3], [self.tail])
         self.assertEqual((end["cached_tokens"], end["salvaged_tokens"], end["computed_tokens"]), (8, 0, 2))
         self.assertEqual(machine.salvaged, [])
 
