@@ -290,7 +290,8 @@ static void a_silent_engine(void **state)
     bench_end(bench, &engines);
 }
 
-/* There is no room for long, and the relay has answered others meanwhile, twice: it had its turn, and left it unread. */
+/* There is no room for long, and the relay has answered others meanwhile, twice: it had its turn, and left it unread.
+ */
 static bool is_not_read_on(struct relay_bench *bench, const struct peer *peer)
 {
     struct pollfd room = {.fd = peer->fd, .events = POLLOUT};
