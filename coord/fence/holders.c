@@ -16,7 +16,7 @@
 #include "fence/handout.h"
 #include "host/processes.h"
 
-enum { FIRST_ROOM = 16, FEW = 4, MOST_THREADS = 8, DESCRIPTORS = 32, MAPPINGS = 64 /* in a piece */ };
+enum { FIRST_ROOM = 16, MOST_THREADS = 4, DESCRIPTORS = 32, MAPPINGS = 64 /* in a piece */ };
 
 /* What a process has so much of that several threads look at it: as long as the walk. */
 struct crowd {
@@ -318,15 +318,16 @@ static void *run(void *context)
 }
 
 /* One processor is left to the dead, who are being taken down meanwhile: on two a second thread made the fence slower.
- * And of many half: all coordinators of a host may walk at the same time, and engines live there. */
+ * A few are enough: all coordinators of a host may walk at the same time, and engines live there. */
 static size_t count_threads(size_t wanted)
 {
     cpu_set_t allowed;
     if (wanted > 0)
         return wanted;
-    size_t processors = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (size_t)CPU_COUNT(&allowed) : FEW;
-    size_t threads = processors > 2 * FEW ? processors / 2 : processors > FEW ? FEW : processors - 1;
-    return threads < 1 ? 1 : threads < MOST_THREADS ? threads : MOST_THREADS;
+    const size_t processors =
+        sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (size_t)CPU_COUNT(&allowed) : MOST_THREADS + 1;
+    const size_t threads = processors > 1 ? processors - 1 : 1;
+    return threads < MOST_THREADS ? threads : MOST_THREADS;
 }
 
 /* --------------------------------------------------------------------------------------------- the loop -------- */
