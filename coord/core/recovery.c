@@ -41,7 +41,7 @@ static bool is_in_doubt(const struct gms_recovery_report *report, const struct s
 {
     const struct gms_recovery_report *greatest = found->greatest;
 
-    if (report->doubt == GMS_DOUBT_MEMORY_LOST)
+    if (report->doubt == GMS_DOUBT_MEMORY_LOST && found->alive) /* else it is nobody's: a RENEW gives it up anyway */
         return true;
     if (!report->mirror_world)
         return found->any_store && !report->has_store;
@@ -102,6 +102,19 @@ static void text_ways_out(struct gms_text *text, const struct gms_recovery_repor
     gms_text_add(text, " give up everything: restart gms-keeper on all nodes, then gms-coord with --fresh");
 }
 
+static const char *why_alive(const struct gms_recovery_report *report)
+{
+    switch ((enum gms_recovery_holds)report->keeper_holds) {
+    case GMS_HOLDS_NOTHING:
+        return " has an operation without outcome";
+    case GMS_HOLDS_KEPT:
+        return "'s keeper still holds memory or sessions";
+    case GMS_HOLDS_UNSEEN:
+        break;
+    }
+    return "'s store names engines that no coordinator saw end";
+}
+
 static bool reports_fit(const struct gms_recovery_report *reports, uint32_t ranks,
                         struct gms_recovery_decision *decision)
 {
@@ -139,10 +152,14 @@ void gms_recovery_decide(const struct gms_recovery_report *reports, uint32_t ran
             doubt_words[found.doubtful->doubt == GMS_DOUBT_NONE && found.doubtful->has_store ? GMS_DOUBT_OLDER
                                                                                              : found.doubtful->doubt]);
         gms_text_count(&text, ", and rank ", found.alive->rank);
-        gms_text_add(&text, found.alive->keeper_holds ? "'s keeper still holds memory or sessions"
-                                                      : " has an operation without outcome");
-        gms_text_add(&text, ": what the group decided last is not known");
-        text_ways_out(&text, found.greatest);
+        gms_text_add(&text, why_alive(found.alive));
+        if (found.alive->keeper_holds == GMS_HOLDS_UNSEEN) {
+            gms_text_add(&text, ": they may run yet. End them all, then start gms-coord once with --fresh, or end "
+                                "gms-keeper and remove the run directory");
+        } else {
+            gms_text_add(&text, ": what the group decided last is not known");
+            text_ways_out(&text, found.greatest);
+        }
         return;
     }
     if (!found.greatest && found.lives) {

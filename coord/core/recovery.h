@@ -59,7 +59,7 @@ gms_status gms_snapshot_look(const void *snapshot, size_t bytes, struct gms_snap
  *
  *   - its mirror is later than every snapshot that is left, or
  *   - its store is not there, its keeper is new and remembers nothing of it, and others have stores, or
- *   - its store names memory that its keeper has not.
+ *   - its store names memory that its keeper has not, and something may live: nobody's memory is no loss.
  *
  * In doubt, and something may live: REFUSE, an operator decides. In doubt, and nothing lives: on with what is left
  * (SALVAGE, else FRESH); but somebody who has not joined yet, and so is not known to any keeper, may have been told
@@ -79,13 +79,19 @@ enum gms_recovery_doubt { /* what is wrong with what a rank has; for texts, but 
                           GMS_DOUBT_COUNT
 };
 
+enum gms_recovery_holds { /* may something live here? */
+                          GMS_HOLDS_NOTHING,
+                          GMS_HOLDS_KEPT,   /* the keeper has memory, directories or sessions */
+                          GMS_HOLDS_UNSEEN, /* it has nothing, but the store names engines that nobody saw end */
+};
+
 /* Fixed size, no padding, zero what is unused: gathered as bytes. */
 struct gms_recovery_report {
     uint32_t version; /* GMS_RECOVERY_REPORT_VERSION */
     uint32_t rank;
     uint32_t has_store;    /* a store of an earlier world of this boot, readable, with or without a snapshot */
     uint32_t doubt;        /* enum gms_recovery_doubt */
-    uint32_t keeper_holds; /* memory, directories or sessions: something may live */
+    uint32_t keeper_holds; /* enum gms_recovery_holds */
     uint32_t prepared;     /* gms_snapshot_view.prepared */
     uint32_t accept_loss;  /* --accept-store-loss was given */
     uint32_t reserved;

@@ -139,9 +139,10 @@ static gms_status decide(struct start *start, const struct gms_snapshot_view *vi
                                        .state_digest = view->digest,
                                        .mirror_world = start->keeper.mirror_world,
                                        .mirror_round = fresh ? 0 : start->keeper.mirror_round};
-    /* A session that nobody has kept is not one that has ended. */
-    mine.keeper_holds = !fresh && (gms_copies_count(start->copies, "") > 0 ||
-                                   gms_copies_count_kind(start->copies, "session") < view->engines);
+    if (!fresh && gms_copies_count(start->copies, "") > 0)
+        mine.keeper_holds = GMS_HOLDS_KEPT;
+    else if (!fresh && view->engines > 0) /* a session that nobody has kept is not one that has ended */
+        mine.keeper_holds = GMS_HOLDS_UNSEEN;
     struct gms_recovery_report *reports = calloc(ranks, sizeof *reports);
     if (reports == NULL)
         return gms_fail(ret_error, GMS_E_NO_MEMORY, "no memory for %u reports", ranks);

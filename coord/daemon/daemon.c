@@ -78,24 +78,26 @@ static void set_timer(struct gms_daemon *daemon)
 
 /* What the step wants stored, and the state after it, as one; then what may follow is told to the core. What is to be
  * forgotten has no record, but the state that still speaks of it must not be the stored one when it is given up: the
- * next world would look for it. False: nothing was stored that should have been. */
+ * next world would look for it. Nor has the end of the engine that wrote the group's KV: at a planned stop the state is
+ * stored as it is, so that the next start does not take for living what ended before. False: nothing was stored that
+ * should have been. */
 static bool persist(struct gms_daemon *daemon)
 {
     struct gms_store_record records[GMS_STORE_AT_ONCE];
     uint64_t tickets[GMS_STORE_AT_ONCE], number = 0;
     uint32_t count = 0;
-    bool forgets = false;
+    bool changed = false; /* without a record */
     struct gms_error error;
     for (size_t i = 0; i < daemon->actions.count && count < GMS_STORE_AT_ONCE; i++) {
         const struct gms_action *action = &daemon->actions.items[i];
-        forgets = forgets || action->type == GMS_ACTION_FORGET;
+        changed = changed || action->type == GMS_ACTION_FORGET || action->type == GMS_ACTION_SHUTDOWN;
         if (action->type != GMS_ACTION_STORE)
             continue;
         records[count] = (struct gms_store_record){
             .kind = action->store.kind, .bytes = action->store.bytes, .payload = action->store.payload};
         tickets[count++] = action->store.ticket;
     }
-    if (count == 0 && !forgets)
+    if (count == 0 && !changed)
         return true;
     size_t bytes = gms_core_snapshot(daemon->core, daemon->snapshot, sizeof daemon->snapshot);
     gms_status status = bytes == 0 ? gms_fail(&error, GMS_E_STORE, "the state does not fit its snapshot (%zu bytes)",

@@ -15,6 +15,7 @@
 #include "gms-ctl/commands.h"
 #include "gms-ctl/control.h"
 #include "gms-ctl/table.h"
+#include "gms-ctl/upkeep_lock.h"
 
 enum { UPKEEP_BYTES = 512 };
 
@@ -169,23 +170,42 @@ int gms_ctl_status(const struct gms_ctl_options *options)
 
 /* ---------------------------------------------------------------------------------------------------- wait ---- */
 
-/* Asks ten times a second; says what it waits for after a second, when that changes, and else ever more rarely. */
+static bool anybody_answers(const struct gms_answers *answers)
+{
+    for (size_t i = 0; i < answers->count; i++) {
+        if (answers->items[i].document != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Asks ten times a second; says what it waits for after a second, when that changes, and else ever more rarely. Ends
+ * early where nobody answers and the gms-up that would start somebody has ended meanwhile. */
 int gms_ctl_wait(const struct gms_ctl_options *options, enum gms_goal goal)
 {
     uint64_t started_ns = gms_clock_ns(), deadline_ns = started_ns + gms_ctl_timeout(options, 60);
     uint64_t pause_ns = GMS_NS_PER_S, say_ns = started_ns + pause_ns;
     char missing[GMS_MISSING_BYTES], said[GMS_MISSING_BYTES] = "", waited[64];
+    struct gms_upkeep_lock upkeep;
+    struct gms_error path_error;
+    gms_status opened = gms_upkeep_lock_open(&upkeep, options->run_dir, &path_error);
 
+    if (opened != GMS_OK) {
+        return gms_ctl_complain(opened, &path_error);
+    }
     for (;;) {
         uint64_t now_ns = gms_clock_ns(), left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : GMS_NS_PER_MS;
         struct gms_answers answers = {0};
         struct gms_error error;
         int reached = 0;
+        bool answered = false;
         gms_status status = gms_answers_collect(
             options->run_dir, -1, left_ns < 5 * GMS_NS_PER_S ? left_ns : 5 * GMS_NS_PER_S, &answers, &error);
 
         if (status == GMS_OK) {
             reached = gms_answers_reach(&answers, goal, missing);
+            answered = anybody_answers(&answers);
             gms_answers_free(&answers);
         } else if (status == GMS_E_NOT_FOUND) { /* not yet */
             snprintf(missing, sizeof missing, "%s", error.text);
@@ -197,6 +217,13 @@ int gms_ctl_wait(const struct gms_ctl_options *options, enum gms_goal goal)
         if (reached) {
             printf("%s\n", missing);
             return 0;
+        }
+        if (gms_upkeep_lock_look(&upkeep, now_ns) && !answered) {
+            gms_log(GMS_LOG_ERROR,
+                    "gms-up has ended, and no coordinator answers in %.200s: nobody will start one; gms-up's log and "
+                    "exit status say why (%s)",
+                    options->run_dir, missing);
+            return GMS_CTL_UNREACHABLE;
         }
         if (now_ns >= deadline_ns) {
             gms_log(GMS_LOG_ERROR, "not reached within %s: %s", waited, missing);

@@ -46,7 +46,7 @@ static const char doc[] =
     "  gms-ctl -d /run/user/0/gms --rank 0 status --json | jq .epoch\n"
     "\n"
     "Exit codes: 0 done; 1 refused, or not done within --timeout; 64 usage; 69 a coordinator that was asked does not "
-    "answer.";
+    "answer; wait: none answers, and gms-up, which ran when the wait began, has ended.";
 
 static const struct argp_option option_table[] = {
     {"run-dir", 'd', "DIR", 0, "The deployment's run directory (default: $GMS_RUN_DIR)", 0},

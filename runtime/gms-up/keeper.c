@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -50,7 +51,7 @@ static void start(struct gms_up_keeper *keeper)
     gms_log(GMS_LOG_NOTICE, "no keeper serves %s: started one, process %d", keeper->run_dir, (int)pid);
 }
 
-bool gms_up_keeper_step(struct gms_up_keeper *keeper, uint64_t now_ns)
+bool gms_up_keeper_step(struct gms_up_keeper *keeper, uint64_t now_ns, bool may_start)
 {
     if (gms_watch_step(&keeper->watch))
         gms_log(GMS_LOG_WARNING, "the keeper's connection ended");
@@ -58,7 +59,7 @@ bool gms_up_keeper_step(struct gms_up_keeper *keeper, uint64_t now_ns)
         gms_watch_step(&keeper->watch); /* it may only have closed a silent client */
     if (keeper->watch.state == GMS_WATCH_UP)
         return true;
-    if (keeper->options->keep_keeper && keeper->pid == 0 && now_ns >= keeper->next_start_ns) {
+    if (may_start && keeper->options->keep_keeper && keeper->pid == 0 && now_ns >= keeper->next_start_ns) {
         keeper->next_start_ns = now_ns + start_again_ns;
         start(keeper);
     }
@@ -81,6 +82,27 @@ void gms_up_keeper_reaped(struct gms_up_keeper *keeper, pid_t pid, int wait_stat
     else
         gms_log(GMS_LOG_WARNING, "the keeper ended with status %d%s", WEXITSTATUS(wait_status),
                 WEXITSTATUS(wait_status) == 127 ? ": it cannot be run" : "");
+}
+
+/* A keeper that we started has not ended; whether it listens already is another matter. */
+static bool runs(const struct gms_up_keeper *keeper)
+{
+    return keeper->pid != 0 && !gms_pidfd_ended(keeper->pidfd);
+}
+
+bool gms_up_keeper_is_gone(struct gms_up_keeper *keeper, uint64_t deadline_ns)
+{
+    for (;;) {
+        gms_watch_step(&keeper->watch);
+        if (keeper->watch.state == GMS_WATCH_UP)
+            return false;
+        if (keeper->watch.nobody && !runs(keeper))
+            return true;
+        if (gms_clock_ns() >= deadline_ns)
+            return false;
+        struct pollfd ended = {.fd = runs(keeper) ? keeper->pidfd : -1, .events = POLLIN};
+        poll(&ended, 1, (int)(look_again_ns / GMS_NS_PER_MS));
+    }
 }
 
 /* Asked, not signalled: a second SIGTERM would end it whatever it holds, and somebody else may have sent the first. */

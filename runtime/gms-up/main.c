@@ -12,12 +12,14 @@
  * World tokens make that safe: whatever of the old world lives is ended before the new one begins.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -40,7 +42,8 @@ enum { EXIT_RESTART = 75, EXIT_NOTHING = -1 };
 static const uint64_t pauses_ns[] = {0, 200 * GMS_NS_PER_MS, 500 * GMS_NS_PER_MS, GMS_NS_PER_S, 2 * GMS_NS_PER_S};
 enum { PAUSES = sizeof pauses_ns / sizeof pauses_ns[0] };
 static const uint64_t look_again_ns = 20 * GMS_NS_PER_MS, launcher_grace_ns = 5 * GMS_NS_PER_S;
-static const uint64_t told_once_ns = GMS_NS_PER_S; /* signals to stop that come together are one */
+static const uint64_t letting_go_ns = 2 * GMS_NS_PER_S; /* for a keeper that is starting to answer */
+static const uint64_t told_once_ns = GMS_NS_PER_S;      /* signals to stop that come together are one */
 
 struct program {
     struct gms_up_options options;
@@ -68,6 +71,13 @@ struct program {
 static bool was_planned(const struct program *program)
 {
     return access(program->stopped, F_OK) == 0;
+}
+
+/* A stop was asked for, or the present job has noted one (`stopped` is removed before a job starts): a keeper that ends
+ * now was told to by somebody who takes all of it down. */
+static bool may_start_keeper(const struct program *program)
+{
+    return !program->stopping && !(program->job.now.pid != 0 && was_planned(program));
 }
 
 /* Returns the pause, in ms for the log. */
@@ -333,13 +343,14 @@ static void keep_engines(struct program *program, uint64_t now_ns)
 static void step(struct program *program, uint64_t now_ns)
 {
     struct gms_error error;
-    if (gms_up_keepers_step(&program->keepers, now_ns, &error) != GMS_OK) {
+    bool may_start = may_start_keeper(program);
+    if (may_start && gms_up_keepers_step(&program->keepers, now_ns, &error) != GMS_OK) {
         if (program->lived)
             gms_up_keepers_not_started(&program->keepers, &error, now_ns);
         else
             fail(program, &error);
     }
-    bool kept = gms_up_keeper_step(&program->keeper, now_ns);
+    bool kept = gms_up_keeper_step(&program->keeper, now_ns, may_start);
     if (program->job.now.pid != 0) {
         bool was_former = program->coordinator.world == program->former_world;
         bool began =
@@ -375,7 +386,7 @@ static uint64_t earliest(const struct program *program, uint64_t now_ns)
         other = program->stop_deadline_ns;
     if (other < deadline_ns)
         deadline_ns = other;
-    other = gms_up_keepers_deadline(&program->keepers);
+    other = may_start_keeper(program) ? gms_up_keepers_deadline(&program->keepers) : UINT64_MAX;
     if (other < deadline_ns)
         deadline_ns = other;
     other =
@@ -420,13 +431,24 @@ static void wind_up(struct program *program)
     }
     if (program->exit_code == GMS_UP_PLANNED) { /* with the engines gone as well nobody needs their memory */
         gms_up_keepers_stop(&program->keepers, program->ending_engines, gms_clock_ns() + launcher_grace_ns);
-        (void)gms_up_keeper_let_go(&program->keeper, program->ending_engines);
+        bool ours = program->keeper.pid != 0 || program->ending_engines; /* to let go; it may only be starting */
+        if (ours && !gms_up_keeper_is_gone(&program->keeper, gms_clock_ns() + letting_go_ns))
+            (void)gms_up_keeper_let_go(&program->keeper, program->ending_engines);
     }
     gms_up_engines_close(&program->engines);
     gms_watch_close(&program->coordinator);
     gms_up_keeper_close(&program->keeper);
     gms_up_keepers_close(&program->keepers);
     gms_up_job_close(&program->job);
+}
+
+/* A file that somebody begins anew while what an earlier gms-up started still writes to it would get holes. */
+static void append(int fd)
+{
+    struct stat info;
+    int flags = fcntl(fd, F_GETFL);
+    if (flags >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
+        (void)fcntl(fd, F_SETFL, flags | O_APPEND);
 }
 
 static void report(void *context, const char *text)
@@ -503,6 +525,8 @@ int main(int argc, char **argv)
     static struct program program = {.signals = -1, .lock = -1, .exit_code = EXIT_NOTHING};
     struct gms_error error;
     gms_signals_reset();
+    append(STDOUT_FILENO);
+    append(STDERR_FILENO);
     if (argc > 1 && strcmp(argv[1], "local") == 0)
         return gms_up_local(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "keeper") == 0)

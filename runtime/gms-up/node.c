@@ -16,7 +16,7 @@
 #include "gms-up/job.h"
 #include "gms-up/keeper.h"
 
-enum { ENDED = 75, LOOK_AGAIN_MS = 20 };
+enum { ENDED = 75 };
 static const uint64_t letting_go_ns = 2 * GMS_NS_PER_S, asking_ns = 300 * GMS_NS_PER_MS,
                       together_ns = GMS_NS_PER_S; /* signals to end that come together are one */
 
@@ -37,34 +37,11 @@ static bool parse(int argc, char **argv, struct gms_up_options *ret_options, con
     return *ret_run_dir != NULL && optind == argc;
 }
 
-/* A keeper that we started has not ended; whether it listens already is another matter. */
-static bool runs(const struct gms_up_keeper *keeper)
-{
-    return keeper->pid != 0 && !gms_pidfd_ended(keeper->pidfd);
-}
-
-/* True: nobody listens, and none of ours runs. False: one answers (UP), or neither was seen by `deadline_ns`. That
- * there is no connection just now is no end: it may be starting, busy, or have closed a silent client. */
-static bool is_gone(struct gms_up_keeper *keeper, uint64_t deadline_ns)
-{
-    for (;;) {
-        gms_watch_step(&keeper->watch);
-        if (keeper->watch.state == GMS_WATCH_UP)
-            return false;
-        if (keeper->watch.nobody && !runs(keeper))
-            return true;
-        if (gms_clock_ns() >= deadline_ns)
-            return false;
-        struct pollfd ended = {.fd = runs(keeper) ? keeper->pidfd : -1, .events = POLLIN};
-        poll(&ended, 1, LOOK_AGAIN_MS);
-    }
-}
-
 /* Asks the keeper to end. True: it has, or there is none. */
 static bool let_go(struct gms_up_keeper *keeper, bool force)
 {
     const uint64_t patience_ns = force ? letting_go_ns : asking_ns;
-    if (is_gone(keeper, gms_clock_ns() + patience_ns))
+    if (gms_up_keeper_is_gone(keeper, gms_clock_ns() + patience_ns))
         return true;
     if (keeper->watch.state != GMS_WATCH_UP)
         return false;
@@ -72,7 +49,7 @@ static bool let_go(struct gms_up_keeper *keeper, bool force)
     struct pollfd end = {.fd = keeper->watch.fd, .events = POLLRDHUP};
     if (poll(&end, 1, gms_clock_poll_ms(gms_clock_ns() + patience_ns)) <= 0)
         return false;
-    return asked || is_gone(keeper, gms_clock_ns() + patience_ns); /* somebody else may have asked */
+    return asked || gms_up_keeper_is_gone(keeper, gms_clock_ns() + patience_ns); /* somebody else may have asked */
 }
 
 /* How it ends. */
@@ -81,7 +58,7 @@ static int serve(struct gms_up_keeper *keeper, int signals)
     uint64_t told_ns = 0;
     for (;;) {
         struct signalfd_siginfo info;
-        gms_up_keeper_step(keeper, gms_clock_ns());
+        gms_up_keeper_step(keeper, gms_clock_ns(), true);
         struct pollfd ready[] = {{.fd = signals, .events = POLLIN},
                                  {.fd = keeper->watch.fd, .events = POLLIN | POLLRDHUP}};
         poll(ready, 2, gms_clock_poll_ms(gms_up_keeper_deadline(keeper)));

@@ -222,7 +222,7 @@ void cluster_reports(const struct cluster *cluster, struct gms_recovery_report *
         reports[r].store_world = disk->world;
         reports[r].mirror_world = disk->mirror.world;
         reports[r].mirror_round = disk->mirror.round;
-        reports[r].keeper_holds = holds(cluster, r);
+        reports[r].keeper_holds = holds(cluster, r) ? GMS_HOLDS_KEPT : GMS_HOLDS_NOTHING;
         if (!disk->durable || gms_snapshot_look(disk->durable->data, disk->durable->bytes, &view) != GMS_OK)
             continue;
         reports[r].prepared = view.prepared;

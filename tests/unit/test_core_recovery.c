@@ -12,7 +12,7 @@ static void reports_of(struct gms_recovery_report reports[REPORTS])
         reports[r].version = GMS_RECOVERY_REPORT_VERSION;
         reports[r].rank = r;
         reports[r].has_store = true;
-        reports[r].keeper_holds = true;
+        reports[r].keeper_holds = GMS_HOLDS_KEPT;
         reports[r].world = reports[r].store_world = reports[r].mirror_world = 5;
         reports[r].round = reports[r].mirror_round = 20;
         reports[r].state_digest = 99;
@@ -96,7 +96,7 @@ static void test_a_lost_store_is_refused(void **state)
         assert_non_null(strstr(decision.text, "--fresh"));
 
         for (uint32_t r = 0; r < REPORTS; r++) /* only something prepared elsewhere */
-            reports[r].keeper_holds = false;
+            reports[r].keeper_holds = GMS_HOLDS_NOTHING;
         reports[2].prepared = 1;
         assert_int_equal(decide(reports).verdict, GMS_RECOVERY_REFUSE);
         reports[2].prepared =
@@ -141,7 +141,7 @@ static void test_a_lost_store_of_a_new_keeper_is_refused(void **state)
     assert_int_equal(decide(reports).verdict, GMS_RECOVERY_REFUSE);
     assert_non_null(strstr(decide(reports).text, "rank 2 has no store"));
     for (uint32_t r = 0; r < REPORTS; r++)
-        reports[r].keeper_holds = false;
+        reports[r].keeper_holds = GMS_HOLDS_NOTHING;
     assert_int_equal(decide(reports).verdict, GMS_RECOVERY_SALVAGE);
 }
 
@@ -169,6 +169,35 @@ static void test_the_first_thing_stored_is_lost(void **state)
     lose_store(&reports[0]);
     lose_store(&reports[2]);
     assert_int_equal(decide(reports).life, 0);
+}
+
+/* Everything was ended: the memory that the stores name is nobody's, and a new keeper has none of it. */
+static void test_memory_of_nobody_is_no_loss(void **state)
+{
+    struct gms_recovery_report reports[REPORTS];
+
+    (void)state;
+    reports_of(reports);
+    for (uint32_t r = 0; r < REPORTS; r++) {
+        reports[r].keeper_holds = GMS_HOLDS_NOTHING;
+        reports[r].doubt = GMS_DOUBT_MEMORY_LOST;
+        reports[r].mirror_world = reports[r].mirror_round = 0;
+    }
+    assert_int_equal(decide(reports).verdict, GMS_RECOVERY_RENEW);
+    for (uint32_t r = 0; r < REPORTS; r++) { /* whoever may live on any rank may have it */
+        reports[r].keeper_holds = GMS_HOLDS_KEPT;
+        assert_int_equal(decide(reports).verdict, GMS_RECOVERY_REFUSE);
+        assert_non_null(strstr(decide(reports).text, "keeper still holds"));
+        reports[r].keeper_holds = GMS_HOLDS_UNSEEN;
+        assert_int_equal(decide(reports).verdict, GMS_RECOVERY_REFUSE);
+        assert_non_null(strstr(decide(reports).text, "engines that no coordinator saw end"));
+        assert_non_null(strstr(decide(reports).text, "--fresh"));
+        assert_null(strstr(decide(reports).text, "--accept-store-loss")); /* it could not give the memory back */
+        reports[r].keeper_holds = GMS_HOLDS_NOTHING;
+        reports[r].prepared = 1;
+        assert_int_equal(decide(reports).verdict, GMS_RECOVERY_REFUSE);
+        reports[r].prepared = 0;
+    }
 }
 
 static void test_loss_is_accepted_by_all_or_not(void **state)
@@ -204,7 +233,7 @@ static void test_fresh_is_when_nothing_is_there(void **state)
     assert_int_equal(decide(reports).verdict, GMS_RECOVERY_FRESH);
     reports[0].has_store = reports[1].has_store = reports[2].has_store = true; /* nothing was decided yet */
     assert_int_equal(decide(reports).verdict, GMS_RECOVERY_FRESH);
-    reports[2].keeper_holds = true;
+    reports[2].keeper_holds = GMS_HOLDS_KEPT;
     assert_int_equal(decide(reports).verdict, GMS_RECOVERY_REFUSE);
     assert_non_null(strstr(decide(reports).text, "rank 2"));
 }
@@ -235,6 +264,7 @@ int main(void)
         cmocka_unit_test(test_a_lost_store_that_others_equal_is_no_loss),
         cmocka_unit_test(test_a_lost_store_of_a_new_keeper_is_refused),
         cmocka_unit_test(test_the_first_thing_stored_is_lost),
+        cmocka_unit_test(test_memory_of_nobody_is_no_loss),
         cmocka_unit_test(test_loss_is_accepted_by_all_or_not),
         cmocka_unit_test(test_fresh_is_when_nothing_is_there),
         cmocka_unit_test(test_reports_of_another_version_are_refused),
