@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "daemon/daemon_state.h"
-#include "host/maps.h"
+#include "host/threads.h"
 
 static bool is_watched(const struct gms_core_engine_view *engine)
 {

@@ -17,7 +17,9 @@
 #include "fence/holders.h"
 #include "fence/kin.h"
 #include "fence/loan.h"
+#include "fence/rehearsal.h"
 #include "host/maps.h"
+#include "host/threads.h"
 
 /* Most cohorts are retired within milliseconds, large ones on a GPU within tens: until then the looks stay close. */
 enum { FIRST_PAUSE_US = 100, EARLY_PAUSE_US = 500, LONGEST_PAUSE_US = 50000 };
@@ -58,7 +60,7 @@ struct cohort {
 struct gms_fence {
     struct gms_fence_options options;
     struct cohort *cohorts;
-    struct gms_holders *rehearsal; /* under way */
+    struct gms_rehearsal rehearsal;
 };
 
 static struct cohort *find(const struct gms_fence *fence, uint64_t incarnation)
@@ -243,15 +245,9 @@ static size_t list_anchors(const struct gms_fence *fence, pid_t *ret_list, size_
     return count;
 }
 
-static void end_rehearsal(struct gms_fence *fence)
-{
-    gms_holders_abandon(fence->rehearsal);
-    fence->rehearsal = NULL;
-}
-
 static void start_walk(struct cohort *cohort, uint64_t now_ns)
 {
-    end_rehearsal(cohort->fence);
+    gms_rehearsal_stop(&cohort->fence->rehearsal);
     struct gms_fence_file files[GMS_FENCE_FILES];
     struct gms_inode own[GMS_FENCE_FILES], shared[GMS_FENCE_FILES];
     pid_t anchors[4 * GMS_MAX_ENGINES], *dead = calloc(cohort->family.count + 1, sizeof *dead);
@@ -274,8 +270,11 @@ static void start_walk(struct cohort *cohort, uint64_t now_ns)
         else
             own[options.own_count++] = inode;
     }
-    for (size_t i = 0; dead != NULL && i < cohort->family.count; i++)
-        dead[options.dead_count++] = cohort->family.list[i].pid;
+    for (size_t i = 0; dead != NULL && i < cohort->family.count; i++) {
+        const struct gms_kin_process *process = &cohort->family.list[i];
+        if (process->pid > 0 && gms_pidfd_pid(process->pidfd) == process->pid) /* else it may be another's by now */
+            dead[options.dead_count++] = process->pid;
+    }
     options.anchor_count = list_anchors(cohort->fence, anchors, sizeof anchors / sizeof anchors[0]);
     cohort->walk_pause_ns = cohort->walk_pause_ns > 0 ? 2 * cohort->walk_pause_ns : loan_patience_ns;
     if (cohort->walk_pause_ns > GMS_NS_PER_S)
@@ -433,31 +432,6 @@ static void on_news(evutil_socket_t fd, short what, void *context)
     check(context);
 }
 
-/* ------------------------------------------------------------------------------------------- rehearsal --------- */
-
-static void on_rehearsed(void *context, const struct gms_holder *list, size_t count)
-{
-    for (size_t i = 0; i < count; i++) { /* nobody has what is not there; but it may not have seen everybody */
-        int pidfd = list[i].pidfd;
-        gms_fd_close(&pidfd);
-    }
-    end_rehearsal(context);
-}
-
-void gms_fence_rehearse(struct gms_fence *fence)
-{
-    static const struct gms_inode nothing = {0};
-    const struct gms_holders_options options = {.base = fence->options.base,
-                                                .own = &nothing,
-                                                .own_count = 1,
-                                                .threads = 1,
-                                                .done = on_rehearsed,
-                                                .context = fence};
-    struct gms_error error;
-    if (fence->rehearsal == NULL && gms_holders_start(&options, &fence->rehearsal, &error) != GMS_OK)
-        gms_log(GMS_LOG_INFO, "fence: no rehearsal: %s", error.text);
-}
-
 /* ------------------------------------------------------------------------------------------- life, cohorts ----- */
 
 gms_status gms_fence_open(const struct gms_fence_options *options, struct gms_fence **ret_fence,
@@ -471,11 +445,18 @@ gms_status gms_fence_open(const struct gms_fence_options *options, struct gms_fe
     return GMS_OK;
 }
 
+void gms_fence_rehearse(struct gms_fence *fence)
+{
+    struct gms_error error;
+    if (gms_rehearsal_start(&fence->rehearsal, fence->options.base, &error) != GMS_OK)
+        gms_log(GMS_LOG_INFO, "fence: no rehearsal: %s", error.text);
+}
+
 void gms_fence_close(struct gms_fence *fence)
 {
     if (fence == NULL)
         return;
-    end_rehearsal(fence);
+    gms_rehearsal_end(&fence->rehearsal);
     while (fence->cohorts != NULL) {
         struct cohort *next = fence->cohorts->next;
         free_cohort(fence->cohorts);

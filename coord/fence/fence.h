@@ -71,8 +71,8 @@ void gms_fence_start_held(struct gms_fence *fence, uint32_t engine, uint64_t inc
 /* The same for one that has said goodbye: it may end by itself first, with an exit status of its own, for at most
  * `grace_ns`; what is left then is killed. Starting twice changes nothing, but gms_fence_start ends the grace. */
 void gms_fence_start_leaving(struct gms_fence *fence, uint32_t engine, uint64_t incarnation, uint64_t grace_ns);
-/* Walks over /proc once for nobody, in the background: the kernel remembers whom it was asked about, and the walk that
- * a takeover waits for is two to three times as quick then. To be called when processes have come that will stay. */
+/* Rehearses the walk that a takeover may wait for (rehearsal.h). To be called when processes have come that will stay.
+ */
 void gms_fence_rehearse(struct gms_fence *fence);
 /* Closes what is known of it. */
 void gms_fence_forget(struct gms_fence *fence, uint64_t incarnation);

@@ -172,6 +172,15 @@ void gms_handout_listed(struct gms_handout *handout, pid_t *list, size_t count)
     pthread_mutex_unlock(&handout->lock);
 }
 
+void gms_handout_gone(struct gms_handout *handout, pid_t pid)
+{
+    pthread_mutex_lock(&handout->lock);
+    for (size_t i = 0; i < handout->before_count; i++)
+        if (handout->before[i] == pid)
+            handout->before[i] = i > 0 ? handout->before[i - 1] : 0; /* ascending still */
+    pthread_mutex_unlock(&handout->lock);
+}
+
 void gms_handout_stop(struct gms_handout *handout)
 {
     pthread_mutex_lock(&handout->lock);

@@ -52,6 +52,11 @@ bool gms_handout_add(struct gms_handout *handout, pid_t pid, void *piece, size_t
  * end. */
 void gms_handout_listed(struct gms_handout *handout, pid_t *list, size_t count);
 
+/* From within a look at `pid`: there is no such process any more. Should its number be listed again, it is another's,
+ * who is looked at. (Whose number goes to another after it was looked at, while it lived, is not looked at again:
+ * numbers come round only after all others.) */
+void gms_handout_gone(struct gms_handout *handout, pid_t pid);
+
 /* The end for all, as soon as what is under way is done. */
 void gms_handout_stop(struct gms_handout *handout);
 /* Whose look has been under way for longest; 0: nobody's. */

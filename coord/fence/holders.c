@@ -15,6 +15,7 @@
 #include "base/fd.h"
 #include "fence/handout.h"
 #include "host/processes.h"
+#include "host/threads.h"
 
 enum { FIRST_ROOM = 16, MOST_THREADS = 4, DESCRIPTORS = 32, MAPPINGS = 64 /* in a piece */ };
 
@@ -97,16 +98,10 @@ static void note(struct gms_holders *walk, pid_t pid, int pidfd)
     pthread_mutex_unlock(&walk->lock);
 }
 
-/* Of ours: what failed for it says nothing about anybody. */
-static bool is_shortage(int error)
-{
-    return error == EMFILE || error == ENFILE || error == ENOMEM;
-}
-
 /* Returns `found`, what a look says. */
 static bool judge(struct gms_holders *walk, bool found)
 {
-    if (!found && is_shortage(errno))
+    if (!found && gms_maps_unknown(errno))
         note(walk, 0, -1);
     return found;
 }
@@ -120,7 +115,7 @@ static bool descends_from_anchor(struct gms_holders *walk, pid_t pid)
             return true;
         errno = 0;
         pid = gms_parent_of(pid);
-        if (pid < 0 && is_shortage(errno))
+        if (pid < 0 && gms_maps_unknown(errno))
             return true; /* not known: whoever counts as a holder is killed */
     }
     return false;
@@ -137,10 +132,14 @@ static bool is_holder(struct gms_holders *walk, pid_t pid, size_t first)
     return judge(walk, first < walk->own_count || (first < file_count(walk) && !descends_from_anchor(walk, pid)));
 }
 
+/* By whichever of its threads lives. */
 static bool holds(struct gms_holders *walk, pid_t pid)
 {
-    return judge(walk, gms_maps_borrows(pid, walk->files, file_count(walk), walk->incarnation)) ||
-           is_holder(walk, pid, gms_maps_first(pid, walk->files, file_count(walk), GMS_MAPS_SHARED));
+    if (judge(walk, gms_maps_borrows(pid, walk->files, file_count(walk), walk->incarnation)))
+        return true;
+    if (errno == ESRCH)
+        return false; /* nobody any more */
+    return is_holder(walk, pid, gms_maps_first(pid, walk->files, file_count(walk), GMS_MAPS_SHARED));
 }
 
 static void look_closely(struct gms_holders *walk, pid_t pid)
@@ -154,6 +153,18 @@ static void look_closely(struct gms_holders *walk, pid_t pid)
         return;
     }
     note(walk, pid, pidfd);
+}
+
+/* By its number it had nothing: its first thread has ended, and another may show what it has, or all have. */
+static void look_past_first(struct gms_holders *walk, pid_t pid)
+{
+    if (holds(walk, pid)) {
+        look_closely(walk, pid);
+        return;
+    }
+    errno = 0;
+    if (gms_parent_of(pid) < 0 && (errno == ENOENT || errno == ESRCH))
+        gms_handout_gone(walk->handout, pid);
 }
 
 static struct crowd *make_crowd(struct gms_holders *walk, int kind, size_t count)
@@ -193,8 +204,13 @@ static void look_at_mappings(struct gms_holders *walk, pid_t pid, uint64_t from,
     const size_t most = walk->threads > 1 ? MAPPINGS : SIZE_MAX;
     while (from < until) {
         size_t first = gms_maps_first_between(pid, walk->files, file_count(walk), GMS_MAPS_SHARED, most, &from, until);
+        const bool ended = errno == ESRCH;
         if (is_holder(walk, pid, first)) {
             look_closely(walk, pid);
+            return;
+        }
+        if (ended) {
+            look_past_first(walk, pid);
             return;
         }
         if (from < until)
@@ -424,6 +440,11 @@ gms_status gms_holders_start(const struct gms_holders_options *options, struct g
 pid_t gms_holders_at(const struct gms_holders *walk)
 {
     return gms_handout_at(walk->handout);
+}
+
+void gms_holders_stop(struct gms_holders *walk)
+{
+    gms_handout_stop(walk->handout);
 }
 
 void gms_holders_abandon(struct gms_holders *walk)

@@ -48,6 +48,8 @@ gms_status gms_holders_start(const struct gms_holders_options *options, struct g
                              struct gms_error *ret_error);
 /* Whom it has been reading about for longest; 0: nobody. One that does not move on is stuck there. */
 pid_t gms_holders_at(const struct gms_holders *walk);
+/* It looks at nobody else: `done` comes as soon as what is under way is done, with what was found until then. */
+void gms_holders_stop(struct gms_holders *walk);
 /* Lets go of it, before or after `done`. NULL allowed. The last thread frees its memory, also one that was stuck. */
 void gms_holders_abandon(struct gms_holders *walk);
 

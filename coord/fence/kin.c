@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
-#include "host/maps.h"
+#include "host/threads.h"
 
 enum { LOOKS = 16, CHILDREN_BYTES = 64 * 1024 };
 

@@ -15,8 +15,34 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "host/threads.h"
 
-enum { PF_EXITING_FLAG = 0x4 }; /* include/linux/sched.h: getting shut down */
+/* By what number it is asked about a process. Its own is that of its first thread, which shows nothing and no error
+ * once it has ended, though others live on. */
+struct subject {
+    pid_t pid, thread; /* thread: 0: the process's number; else one of its threads */
+};
+
+/* "/proc/7/maps", "/proc/7/task/9/maps": the latter is nobody else's, should the number 9 go to another process. */
+enum { PATH_ROOM = 96 };
+static void path_of(const struct subject *who, const char *what, char ret_path[PATH_ROOM])
+{
+    if (who->thread == 0)
+        snprintf(ret_path, PATH_ROOM, "/proc/%d/%s", (int)who->pid, what);
+    else
+        snprintf(ret_path, PATH_ROOM, "/proc/%d/task/%d/%s", (int)who->pid, (int)who->thread, what);
+}
+
+/* Of ours: not what there is not, nor what may not be read. */
+static bool is_ours(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOMEM;
+}
+
+bool gms_maps_unknown(int error)
+{
+    return is_ours(error) || error == EAGAIN;
+}
 
 bool gms_inode_of(int fd, struct gms_inode *ret_inode)
 {
@@ -25,23 +51,6 @@ bool gms_inode_of(int fd, struct gms_inode *ret_inode)
         return false;
     *ret_inode = (struct gms_inode){about.st_dev, about.st_ino};
     return true;
-}
-
-/* Reads what fits, NUL-terminated. False: nothing; errno says why. */
-static bool read_small(int directory, const char *path, char *ret_text, size_t room)
-{
-    int fd = openat(directory, path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    ssize_t got;
-    do
-        got = read(fd, ret_text, room - 1);
-    while (got < 0 && errno == EINTR);
-    gms_fd_close(&fd);
-    ret_text[got > 0 ? got : 0] = '\0';
-    if (got == 0)
-        errno = ESRCH;
-    return got > 0;
 }
 
 /* ---------------------------------------------------------------------------------------------- mappings ------ */
@@ -79,13 +88,16 @@ static size_t first_in_text(int maps, const struct gms_inode *inodes, size_t cou
         return count;
     }
     char *line = NULL;
-    size_t capacity = 0, first = count;
-    while (first > enough && getline(&line, &capacity, stream) > 0) {
+    size_t capacity = 0, first = count, lines = 0;
+    errno = 0;
+    for (; first > enough && getline(&line, &capacity, stream) > 0; lines++) {
         size_t index = index_of_line(line, inodes, count, access);
         first = index < first ? index : first;
     }
+    const int error = lines == 0 && errno == 0 ? ESRCH : errno;
     free(line);
     fclose(stream);
+    errno = error;
     return first;
 }
 
@@ -127,15 +139,17 @@ struct mappings_look {
     uint64_t at, until; /* `at` moves on; `until`: all has been looked at */
 };
 
-/* False: this kernel cannot be asked so. */
+/* False: this kernel cannot be asked so. errno: 0, or ESRCH where there is no address space. */
 static bool query_first(int maps, struct mappings_look *look, size_t *ret_first)
 {
     *ret_first = look->count;
+    errno = 0;
     for (size_t i = 0; i < look->most && look->at<look->until && * ret_first> look->enough; i++) {
         struct mapping_query query;
         if (!query_next(maps, look->access, look->at, &query)) {
             look->at = look->until;
-            return errno == ENOENT || errno == ESRCH;
+            errno = errno == ENOENT ? 0 : errno; /* it came to the end */
+            return errno == 0 || errno == ESRCH;
         }
         size_t index = index_of(query.inode, query.device_major, query.device_minor, look->inodes, look->count);
         *ret_first = index < *ret_first ? index : *ret_first;
@@ -144,43 +158,100 @@ static bool query_first(int maps, struct mappings_look *look, size_t *ret_first)
     return true;
 }
 
-static size_t look_for_first(pid_t pid, struct mappings_look *look)
+static size_t look_for_first(const struct subject *who, struct mappings_look *look)
 {
-    char path[64];
+    char path[PATH_ROOM];
     size_t first = look->count;
     errno = 0;
-    snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
+    path_of(who, "maps", path);
     int maps = look->count > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (maps < 0) {
+        errno = errno == ENOENT ? ESRCH : errno;
         look->at = look->until;
         return look->count;
     }
     if (query_first(maps, look, &first)) {
+        const int error = errno;
         gms_fd_close(&maps);
-        errno = 0; /* it came to the end */
+        errno = error;
         return first;
     }
-    errno = 0;
     return first_in_text(maps, look->inodes, look->count, look->access, look->enough);
+}
+
+/* ----------------------------------------------------------------------------- whichever thread still lives --- */
+
+/* errno says why not. */
+static bool has_address_space(const struct subject *who)
+{
+    char path[PATH_ROOM], byte[2];
+    path_of(who, "maps", path);
+    return gms_proc_read(AT_FDCWD, path, byte, sizeof byte);
+}
+
+/* Calls `ask` until it finds something, or until whom it asked by had an address space still afterwards: a thread gives
+ * that up before its descriptors, so all that it has was seen. The process's own number first. False: not found; errno
+ * as maps.h has it. */
+static bool ask_the_living(pid_t pid, bool (*ask)(void *context, const struct subject *who), void *context)
+{
+    enum { TRIES = 8 };
+    struct subject who = {.pid = pid};
+    for (int i = 0; i < TRIES; i++) {
+        errno = 0;
+        if (ask(context, &who))
+            return true;
+        const int error = errno;
+        if (is_ours(error))
+            return false;
+        if (has_address_space(&who)) {
+            errno = error;
+            return false;
+        }
+        if (errno != ESRCH && errno != ENOENT)
+            return false; /* it may not be read */
+        who.thread = gms_threads_living(pid);
+        if (who.thread <= 0) {
+            errno = who.thread == 0 ? ESRCH : errno;
+            return false;
+        }
+    }
+    errno = EAGAIN;
+    return false;
+}
+
+struct first_ask {
+    struct mappings_look look;
+    size_t first;
+};
+
+static bool ask_for_first(void *context, const struct subject *who)
+{
+    struct first_ask *ask = context;
+    struct mappings_look look = ask->look;
+    ask->first = look_for_first(who, &look);
+    return ask->first < look.count;
 }
 
 bool gms_maps_has(pid_t pid, const struct gms_inode *inodes, size_t count, enum gms_maps_access access)
 {
-    struct mappings_look look = {inodes, count, access, count - 1, SIZE_MAX, 0, UINT64_MAX};
-    return count > 0 && look_for_first(pid, &look) < count;
+    struct first_ask ask = {{inodes, count, access, count - 1, SIZE_MAX, 0, UINT64_MAX}, count};
+    errno = 0;
+    return count > 0 && ask_the_living(pid, ask_for_first, &ask);
 }
 
 size_t gms_maps_first(pid_t pid, const struct gms_inode *inodes, size_t count, enum gms_maps_access access)
 {
-    struct mappings_look look = {inodes, count, access, 0, SIZE_MAX, 0, UINT64_MAX};
-    return look_for_first(pid, &look);
+    struct first_ask ask = {{inodes, count, access, 0, SIZE_MAX, 0, UINT64_MAX}, count};
+    errno = 0;
+    return count > 0 && ask_the_living(pid, ask_for_first, &ask) ? ask.first : count;
 }
 
 size_t gms_maps_first_between(pid_t pid, const struct gms_inode *inodes, size_t count, enum gms_maps_access access,
                               size_t most, uint64_t *inout_from, uint64_t until)
 {
+    const struct subject who = {.pid = pid};
     struct mappings_look look = {inodes, count, access, 0, most, *inout_from, until};
-    size_t first = look_for_first(pid, &look);
+    size_t first = look_for_first(&who, &look);
     *inout_from = look.at < until ? look.at : until;
     return first;
 }
@@ -251,7 +322,7 @@ static bool info_borrows(const char *text, const struct gms_inode *inodes, size_
 
 /* One process, about whose descriptors it is asked. */
 struct loan_look {
-    pid_t pid;
+    struct subject who;
     int directory; /* of its descriptors */
     const struct gms_inode *inodes;
     size_t count;
@@ -259,19 +330,13 @@ struct loan_look {
     int error; /* the last of ours; 0: none */
 };
 
-/* Not what there is not, nor what may not be read. */
-static bool is_ours(int error)
-{
-    return error == EMFILE || error == ENFILE || error == ENOMEM;
-}
-
 enum descriptor { DESCRIPTOR_ABSENT, DESCRIPTOR_OTHER, DESCRIPTOR_LENT };
 
 /* Names before contents, and never stat: that would ask a file system which may not answer. */
 static enum descriptor look_at_descriptor(struct loan_look *look, const char *number)
 {
     static const char memory[] = "/memfd:";
-    char name[sizeof memory], path[64], info[4096];
+    char name[sizeof memory], path[PATH_ROOM], file[32], info[4096];
     ssize_t length = readlinkat(look->directory, number, name, sizeof name - 1);
     if (length < 0) {
         look->error = is_ours(errno) ? errno : look->error;
@@ -279,20 +344,22 @@ static enum descriptor look_at_descriptor(struct loan_look *look, const char *nu
     }
     if (length != (ssize_t)sizeof name - 1 || memcmp(name, memory, sizeof memory - 1) != 0)
         return DESCRIPTOR_OTHER;
-    snprintf(path, sizeof path, "/proc/%d/fdinfo/%.20s", (int)look->pid, number);
-    if (!read_small(AT_FDCWD, path, info, sizeof info)) {
+    snprintf(file, sizeof file, "fdinfo/%.20s", number);
+    path_of(&look->who, file, path);
+    if (!gms_proc_read(AT_FDCWD, path, info, sizeof info)) {
         look->error = is_ours(errno) ? errno : look->error;
-        return DESCRIPTOR_OTHER;
+        return DESCRIPTOR_ABSENT; /* closed meanwhile, or with the thread that it is asked by */
     }
     return info_borrows(info, look->inodes, look->count, look->incarnation) ? DESCRIPTOR_LENT : DESCRIPTOR_OTHER;
 }
 
-static struct loan_look begin_look(pid_t pid, const struct gms_inode *inodes, size_t count, uint64_t incarnation)
+static struct loan_look begin_look(const struct subject *who, const struct gms_inode *inodes, size_t count,
+                                   uint64_t incarnation)
 {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    char path[PATH_ROOM];
+    path_of(who, "fd", path);
     int directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    return (struct loan_look){pid, directory, inodes, count, incarnation, directory < 0 ? errno : 0};
+    return (struct loan_look){*who, directory, inodes, count, incarnation, directory < 0 ? errno : 0};
 }
 
 static void end_look(struct loan_look *look)
@@ -312,7 +379,7 @@ size_t gms_maps_descriptors(pid_t pid)
 bool gms_maps_borrows_numbers(pid_t pid, const struct gms_inode *inodes, size_t count, uint64_t incarnation, int from,
                               size_t numbers, bool *ret_present)
 {
-    struct loan_look look = begin_look(pid, inodes, count, incarnation);
+    struct loan_look look = begin_look(&(struct subject){.pid = pid}, inodes, count, incarnation);
     bool found = false;
     for (size_t i = 0; i < numbers; i++) {
         char digits[16];
@@ -326,14 +393,13 @@ bool gms_maps_borrows_numbers(pid_t pid, const struct gms_inode *inodes, size_t 
     return found;
 }
 
-bool gms_maps_borrows_others(pid_t pid, const struct gms_inode *inodes, size_t count, uint64_t incarnation,
-                             const bool *known, size_t known_count)
+/* Takes the look over. */
+static bool borrows_others(struct loan_look look, const bool *known, size_t known_count)
 {
     union {
         struct dirent64 first;
         char bytes[8192];
     } room;
-    struct loan_look look = begin_look(pid, inodes, count, incarnation);
     bool found = false;
     while (look.directory >= 0 && !found) {
         const ssize_t got = getdents64(look.directory, room.bytes, sizeof room.bytes);
@@ -355,120 +421,68 @@ bool gms_maps_borrows_others(pid_t pid, const struct gms_inode *inodes, size_t c
     return found;
 }
 
-bool gms_maps_borrows(pid_t pid, const struct gms_inode *inodes, size_t count, uint64_t incarnation)
+bool gms_maps_borrows_others(pid_t pid, const struct gms_inode *inodes, size_t count, uint64_t incarnation,
+                             const bool *known, size_t known_count)
 {
-    return gms_maps_borrows_others(pid, inodes, count, incarnation, NULL, 0);
+    return borrows_others(begin_look(&(struct subject){.pid = pid}, inodes, count, incarnation), known, known_count);
 }
 
-/* ------------------------------------------------------------------------------------------------ threads ----- */
-
-struct stat_line {
-    char name[20], state;
-    int parent;
-    unsigned int flags;
+struct files_ask {
+    const struct gms_inode *inodes;
+    size_t count;
+    uint64_t incarnation;
 };
 
-/* The name in field 2 may hold anything, so count from its closing parenthesis. */
-static bool parse_stat(const char *text, struct stat_line *ret_line)
+static bool ask_for_loan(void *context, const struct subject *who)
 {
-    const char *name = strchr(text, '('), *rest = strrchr(text, ')');
-    if (name == NULL || rest == NULL || rest < name ||
-        sscanf(rest + 1, " %c %d %*d %*d %*d %*d %u", &ret_line->state, &ret_line->parent, &ret_line->flags) != 3)
-        return false;
-    snprintf(ret_line->name, sizeof ret_line->name, "%.*s", (int)(rest - name - 1), name + 1);
-    return true;
+    const struct files_ask *ask = context;
+    return borrows_others(begin_look(who, ask->inodes, ask->count, ask->incarnation), NULL, 0);
 }
 
-static bool thread_exiting(int tasks, const char *thread, struct stat_line *ret_line)
+bool gms_maps_borrows(pid_t pid, const struct gms_inode *inodes, size_t count, uint64_t incarnation)
 {
-    char path[48], text[1024];
-    snprintf(path, sizeof path, "%.20s/stat", thread);
-    if (!read_small(tasks, path, text, sizeof text))
-        return errno == ENOENT || errno == ESRCH; /* gone is more than exiting; unreadable is not */
-    return parse_stat(text, ret_line) && (ret_line->flags & PF_EXITING_FLAG) != 0;
+    return ask_the_living(pid, ask_for_loan, &(struct files_ask){inodes, count, incarnation});
 }
 
-/* False: some thread is not; *ret_line and *ret_thread say which. */
-static bool threads_exiting(pid_t pid, struct stat_line *ret_line, int *ret_thread)
+/* Memory files show as "/memfd:..."; everything else is not looked at closer. */
+static bool ask_for_descriptor(void *context, const struct subject *who)
 {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    const struct files_ask *ask = context;
+    char path[PATH_ROOM], target[16];
+    path_of(who, "fd", path);
     DIR *directory = opendir(path);
     if (directory == NULL)
-        return errno == ENOENT || errno == ESRCH;
-    bool exiting = true;
-    for (struct dirent *entry; exiting && (entry = readdir(directory)) != NULL;) {
+        return false;
+    bool found = false;
+    int error = 0;
+    for (struct dirent *entry; !found && (entry = readdir(directory)) != NULL;) {
+        struct stat about;
         if (!isdigit((unsigned char)entry->d_name[0]))
             continue;
-        exiting = thread_exiting(dirfd(directory), entry->d_name, ret_line);
-        *ret_thread = atoi(entry->d_name);
+        ssize_t got = readlinkat(dirfd(directory), entry->d_name, target, sizeof target);
+        error = got < 0 && is_ours(errno) ? errno : error;
+        if (got < 7 || memcmp(target, "/memfd:", 7) != 0 || fstatat(dirfd(directory), entry->d_name, &about, 0) != 0)
+            continue;
+        for (size_t i = 0; i < ask->count; i++)
+            found = found || (ask->inodes[i].inode == about.st_ino && ask->inodes[i].device == about.st_dev);
     }
     closedir(directory);
-    return exiting;
+    errno = error;
+    return found;
 }
 
-bool gms_threads_exiting(pid_t pid)
+bool gms_maps_has_descriptor(pid_t pid, const struct gms_inode *inodes, size_t count)
 {
-    struct stat_line line;
-    int thread;
-    return threads_exiting(pid, &line, &thread);
+    return ask_the_living(pid, ask_for_descriptor, &(struct files_ask){inodes, count, 0});
 }
 
-void gms_threads_describe(pid_t pid, char *ret_text, size_t bytes)
+static bool ask_whether_read(void *context, const struct subject *who)
 {
-    struct stat_line line = {.name = "?", .state = '?'};
-    int thread = 0;
-    if (threads_exiting(pid, &line, &thread))
-        snprintf(ret_text, bytes, "pid %d, all threads exiting", (int)pid);
-    else
-        snprintf(ret_text, bytes, "pid %d (%s), thread %d in state %c", (int)pid, line.name, thread, line.state);
+    (void)context;
+    return has_address_space(who);
 }
 
-bool gms_threads_stopped(pid_t pid)
+bool gms_maps_may_be_read(pid_t pid)
 {
-    char path[64], text[1024];
-    struct stat_line line;
-    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
-    DIR *directory = opendir(path);
-    size_t stopped = 0;
-    bool all = directory != NULL;
-    for (struct dirent *entry; all && (entry = readdir(directory)) != NULL;) {
-        if (!isdigit((unsigned char)entry->d_name[0]))
-            continue;
-        snprintf(path, sizeof path, "%.20s/stat", entry->d_name);
-        all = read_small(dirfd(directory), path, text, sizeof text) && parse_stat(text, &line) &&
-              (line.state == 'T' || line.state == 't');
-        stopped += all;
-    }
-    if (directory != NULL)
-        closedir(directory);
-    return all && stopped > 0;
-}
-
-bool gms_threads_doomed(pid_t pid)
-{
-    enum { SIGKILL_BIT = 1 << (9 - 1) };
-    char path[64], text[4096];
-    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
-    DIR *directory = opendir(path);
-    bool doomed = false;
-    for (struct dirent *entry; !doomed && directory != NULL && (entry = readdir(directory)) != NULL;) {
-        unsigned long long pending = 0;
-        if (!isdigit((unsigned char)entry->d_name[0]))
-            continue;
-        snprintf(path, sizeof path, "%.20s/status", entry->d_name);
-        const char *line = read_small(dirfd(directory), path, text, sizeof text) ? strstr(text, "\nSigPnd:") : NULL;
-        doomed = line != NULL && sscanf(line, "\nSigPnd: %llx", &pending) == 1 && (pending & SIGKILL_BIT) != 0;
-    }
-    if (directory != NULL)
-        closedir(directory);
-    return doomed;
-}
-
-pid_t gms_parent_of(pid_t pid)
-{
-    char path[64], text[1024];
-    struct stat_line line;
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    return read_small(AT_FDCWD, path, text, sizeof text) && parse_stat(text, &line) ? line.parent : -1;
+    return ask_the_living(pid, ask_whether_read, NULL);
 }

@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What /proc says about other processes: who maps or holds a file, and whether a process can still execute. Of
+ * What /proc says about other processes: who maps or holds a file. Of
  * processes that this user may read and this PID namespace can see. Evidence against somebody, never proof of nobody
  * (loan.h has that).
  *
- * gms_maps_* that find nothing leave errno: EMFILE, ENFILE, ENOMEM where they could not look.
+ * gms_maps_* that find nothing leave errno: EMFILE, ENFILE, ENOMEM where they could not look, EAGAIN where its threads
+ * ended as fast as they were asked by, ESRCH where the process is gone or all its threads are past the start of their
+ * exit.
+ *
+ * By its own number a process shows what its first thread has: nothing, and no error, once that has ended, though
+ * others live on. They ask by another's number then, but for the functions that look in pieces.
  *
  * They may have to wait for a process that is stuck in the kernel with its address space locked (dead network
  * file system): the fence asks them in threads of its own.
@@ -22,6 +27,9 @@ struct gms_inode {
     ino_t inode;
 };
 
+/* Is this the errno of a look that could not be made? It says nothing about anybody then. */
+bool gms_maps_unknown(int error);
+
 /* False: `fd` cannot be asked. */
 bool gms_inode_of(int fd, struct gms_inode *ret_inode);
 
@@ -37,7 +45,9 @@ size_t gms_maps_first(pid_t pid, const struct gms_inode *inodes, size_t count, e
 
 /* The same in pieces, for several threads: of the mappings from address *inout_from up to `until`, `most` at most.
  * *inout_from: where to go on; `until`: nothing is left. (Before Linux 6.11 a piece is the whole.) A
- * mapping that is moved meanwhile may be missed, as with the whole. */
+ * mapping that is moved meanwhile may be missed, as with the whole. Where it leaves ESRCH, its first thread has no
+ * address space (any more), and nothing that was seen in pieces before counts, descriptors neither: then the whole is
+ * to be asked. Where it does not, its first thread had all its descriptors until then. */
 size_t gms_maps_first_between(pid_t pid, const struct gms_inode *inodes, size_t count, enum gms_maps_access access,
                               size_t most, uint64_t *inout_from, uint64_t until);
 /* An address between, from which on there is a mapping to be looked at before `until`. False: there is none, and
@@ -60,24 +70,12 @@ bool gms_maps_borrows_numbers(pid_t pid, const struct gms_inode *inodes, size_t 
                               size_t numbers, bool *ret_present);
 bool gms_maps_borrows_others(pid_t pid, const struct gms_inode *inodes, size_t count, uint64_t incarnation,
                              const bool *known, size_t known_count);
-/* How many descriptors `pid` has; 0: none, or it cannot be told (before Linux 6.2). */
+/* How many descriptors the first thread of `pid` has; 0: none, or it cannot be told (before Linux 6.2). */
 size_t gms_maps_descriptors(pid_t pid);
 
-/* Is every thread of `pid` past the start of its exit (or the process gone)? It executes no user instruction then.
- * Asked of a process that was sent SIGKILL before: another one may start a thread while it is looked at. */
-bool gms_threads_exiting(pid_t pid);
-
-/* Words for a person: "pid 7 (python3), thread 9 in state D". The first thread that is not exiting. */
-void gms_threads_describe(pid_t pid, char *ret_text, size_t bytes);
-
-/* Is every thread of `pid` stopped by a signal or a tracer? That is alive, and does nothing. */
-bool gms_threads_stopped(pid_t pid);
-
-/* Has a thread of `pid` a SIGKILL that it does not follow? It is in the kernel and will not leave it alive; its
- * descriptors stay open meanwhile, so nobody hears of its end. */
-bool gms_threads_doomed(pid_t pid);
-
-/* Parent of `pid`, as this PID namespace counts; -1: gone or cannot be told. */
-pid_t gms_parent_of(pid_t pid);
+/* Has `pid` a descriptor of one of these files, memory all of them, however it came by it? */
+bool gms_maps_has_descriptor(pid_t pid, const struct gms_inode *inodes, size_t count);
+/* May it be asked about the mappings of `pid`? errno says why not. */
+bool gms_maps_may_be_read(pid_t pid);
 
 #endif

@@ -89,14 +89,33 @@ static uint64_t number_of(const char *text, const char *key)
     return 0;
 }
 
+/* What is behind the number of a process is its first thread's, and nothing once that has ended: then any other's. */
+static bool read_smaps(const char *proc, pid_t pid, char ret_text[TEXT_BYTES])
+{
+    char path[PATH_MAX], file[PATH_MAX];
+    if (snprintf(path, sizeof path, "%.2000s/%d/smaps_rollup", proc, (int)pid) >= (int)sizeof path)
+        return false;
+    if (read_text(path, ret_text))
+        return true;
+    snprintf(path, sizeof path, "%.2000s/%d/task", proc, (int)pid);
+    DIR *tasks = opendir(path);
+    bool read = false;
+    for (struct dirent *task; tasks != NULL && !read && (task = readdir(tasks)) != NULL;)
+        read = task->d_name[0] != '.' &&
+               snprintf(file, sizeof file, "%.2048s/%.64s/smaps_rollup", path, task->d_name) < (int)sizeof file &&
+               read_text(file, ret_text);
+    if (tasks != NULL)
+        closedir(tasks);
+    return read;
+}
+
 gms_status gms_footprint_host(const char *proc, const pid_t *pids, size_t count, struct gms_footprint *ret_footprint,
                               struct gms_error *ret_error)
 {
     struct gms_footprint footprint = {.source = GMS_FOOTPRINT_NONE};
-    char path[PATH_MAX], text[TEXT_BYTES];
+    char text[TEXT_BYTES];
     for (size_t i = 0; i < count; i++) {
-        if (snprintf(path, sizeof path, "%.2000s/%d/smaps_rollup", proc, (int)pids[i]) >= (int)sizeof path ||
-            !read_text(path, text))
+        if (!read_smaps(proc, pids[i], text))
             continue; /* it has ended, or is not ours */
         footprint.source = GMS_FOOTPRINT_SMAPS;
         footprint.bytes += number_of(text, "Pss_Anon") + number_of(text, "Pss_File") + number_of(text, "SwapPss");

@@ -179,28 +179,10 @@ bool gms_cohort_knows(const struct gms_cohort *cohort, pid_t pid)
     return is_among(cohort->ours, cohort->ours_count, pid) || is_living(cohort, pid);
 }
 
-/* Memory files show as "/memfd:..."; everything else is not looked at closer. */
+/* True too where that is not known. */
 static bool has_descriptor(pid_t pid, const struct gms_cohort *cohort)
 {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
-    DIR *directory = opendir(path);
-    if (directory == NULL)
-        return false;
-    bool found = false;
-    for (struct dirent *entry; !found && (entry = readdir(directory)) != NULL;) {
-        char target[16];
-        struct stat about;
-        if (!isdigit((unsigned char)entry->d_name[0]))
-            continue;
-        ssize_t got = readlinkat(dirfd(directory), entry->d_name, target, sizeof target);
-        if (got < 7 || memcmp(target, "/memfd:", 7) != 0 || fstatat(dirfd(directory), entry->d_name, &about, 0) != 0)
-            continue;
-        for (size_t i = 0; i < cohort->memory_count; i++)
-            found = found || (cohort->memory[i].inode == about.st_ino && cohort->memory[i].device == about.st_dev);
-    }
-    closedir(directory);
-    return found;
+    return gms_maps_has_descriptor(pid, cohort->memory, cohort->memory_count) || gms_maps_unknown(errno);
 }
 
 /* A process of our own user that does not let itself be looked at, and is younger than the deployment. An older one has
@@ -211,12 +193,8 @@ static bool hides(const struct gms_cohort *cohort, pid_t pid)
     char path[64], line[128];
     unsigned int uid = 0;
     bool ours = false;
-    snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd >= 0 || errno == ENOENT || errno == ESRCH || gms_process_started(pid) < cohort->since) {
-        gms_fd_close(&fd);
+    if (gms_maps_may_be_read(pid) || errno == ESRCH || gms_process_started(pid) < cohort->since)
         return false;
-    }
     snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
     FILE *stream = fopen(path, "re");
     while (stream != NULL && fgets(line, sizeof line, stream) != NULL)
@@ -242,7 +220,8 @@ pid_t gms_cohort_holder(const struct gms_cohort *cohort, char ret_reason[GMS_QUI
         if (pid <= 0 || pid == getpid() || is_among(cohort->ours, cohort->ours_count, pid))
             continue;
         const bool maps = gms_maps_has(pid, cohort->memory, cohort->memory_count, GMS_MAPS_ANY);
-        if (!maps && !has_descriptor(pid, cohort) && !hides(cohort, pid))
+        const bool unknown = !maps && gms_maps_unknown(errno);
+        if (!maps && !unknown && !has_descriptor(pid, cohort) && !hides(cohort, pid))
             continue;
         if (is_living(cohort, pid))
             continue;

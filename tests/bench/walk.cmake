@@ -4,6 +4,7 @@
 add_executable(bench_walk bench_walk.c plain_walk.c ${CMAKE_SOURCE_DIR}/coord/fence/handout.c
                           ${CMAKE_SOURCE_DIR}/coord/fence/holders.c ${CMAKE_SOURCE_DIR}/coord/fence/loan.c
                           ${CMAKE_SOURCE_DIR}/coord/host/maps.c
+                          ${CMAKE_SOURCE_DIR}/coord/host/threads.c
                           ${CMAKE_SOURCE_DIR}/coord/host/processes.c)
 target_include_directories(bench_walk PRIVATE ${CMAKE_SOURCE_DIR}/coord)
 target_link_libraries(bench_walk PRIVATE gms_options gms_base PkgConfig::LIBEVENT Threads::Threads)

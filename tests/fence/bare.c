@@ -19,7 +19,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
-#include "host/maps.h"
+#include "host/threads.h"
 
 enum { FIRST_PAUSE_US = 100, LONGEST_PAUSE_US = 500, RECORD_BYTES = 512, RECORDS = 2, AT_IT_NS = 20000 };
 

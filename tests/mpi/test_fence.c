@@ -26,6 +26,7 @@
 #include "fence/fence.h"
 #include "fence/loan.h"
 #include "host/maps.h"
+#include "host/threads.h"
 
 enum { ENGINE = 2, INCARNATION = 77 };
 static const struct gms_container nowhere = {.guardian_fd = -1, .engine_fd = -1, .exec_fd = -1, .cgroup_fd = -1};

@@ -67,6 +67,15 @@ static void test_host_numbers(void **state)
     assert_ok(gms_footprint_host(root, pids, 3, &footprint, &error));
     assert_int_equal(footprint.bytes, (1000 + 24 + 3 + 1) * 1024); /* shared memory is not its own */
     assert_int_equal(footprint.source, GMS_FOOTPRINT_SMAPS);
+    make_dir(root, "23"); /* its first thread has ended */
+    make_dir(root, "23/task");
+    make_dir(root, "23/task/23");
+    make_dir(root, "23/task/24");
+    write_file(root, "23/smaps_rollup", "");
+    write_file(root, "23/task/23/smaps_rollup", "");
+    write_file(root, "23/task/24/smaps_rollup", "Pss_Anon: 7 kB\n");
+    assert_ok(gms_footprint_host(root, (const pid_t[]){23}, 1, &footprint, &error));
+    assert_int_equal(footprint.bytes, 7 * 1024);
     assert_status(gms_footprint_host(root, pids + 2, 1, &footprint, &error), GMS_E_NOT_FOUND);
 }
 

@@ -220,6 +220,39 @@ static void test_new_ones(void **state)
     free(scene);
 }
 
+/* Numbers 1 and 3 of the listing belong to nobody when they are looked at; a later listing has number 3 again. */
+static size_t list_reused(struct scene *scene, pid_t *ret_list)
+{
+    static const pid_t listings[][4] = {
+        {FIRST, FIRST + 1, FIRST + 2, FIRST + 3}, {FIRST, FIRST + 2, FIRST + 3}, {FIRST, FIRST + 2, FIRST + 3}};
+    const size_t listing = atomic_load(&scene->listings), count = listing == 0 ? 4 : 3;
+    for (size_t i = 0; i < count; i++)
+        ret_list[i] = listings[listing < 2 ? listing : 2][i];
+    return count;
+}
+
+static void miss_some(struct scene *scene, const struct gms_job *job)
+{
+    if (atomic_fetch_add(&scene->looks[job->pid], 1) == 0 && job->pid % 2 == 1)
+        gms_handout_gone(scene->handout, job->pid);
+}
+
+static void test_reused(void **state)
+{
+    (void)state;
+    struct scene *scene = calloc(1, sizeof *scene);
+    scene->list = list_reused;
+    scene->look = miss_some;
+    begin(scene, NULL, 0);
+    finish(scene);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(atomic_load(&scene->looks[FIRST + i]), i == 3 ? 2 : 1);
+    assert_int_equal(atomic_load(&scene->listings), 3);
+    assert_true(gms_handout_is_whole(scene->handout));
+    gms_handout_free(scene->handout);
+    free(scene);
+}
+
 static size_t list_for_ever(struct scene *scene, pid_t *ret_list)
 {
     ret_list[0] = (pid_t)(FIRST + atomic_load(&scene->listings));
@@ -337,6 +370,7 @@ int main(void)
         cmocka_unit_test(test_everybody_once), cmocka_unit_test(test_stuck),    cmocka_unit_test(test_stopped),
         cmocka_unit_test(test_stopped_early),  cmocka_unit_test(test_new_ones), cmocka_unit_test(test_no_end),
         cmocka_unit_test(test_no_list),        cmocka_unit_test(test_pieces),   cmocka_unit_test(test_wanted),
+        cmocka_unit_test(test_reused),
     };
     return cmocka_run_group_tests_name("handout", tests, NULL, NULL);
 }

@@ -5,10 +5,12 @@
 
 #include <dirent.h>
 #include <event2/event.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include "fence/holders.h"
 #include "fence/loan.h"
@@ -118,7 +120,15 @@ static void map_many(int loan, int count, enum place place)
     close(own);
 }
 
-static pid_t child(struct scene *scene, enum place place, int descriptors)
+static void stay(int ready)
+{
+    (void)!write(ready, "y", 1);
+    for (;;)
+        pause();
+}
+
+/* `live` does not come back: what the child does when it has everything. */
+static pid_t child_that(void (*live)(int ready), struct scene *scene, enum place place, int descriptors)
 {
     char byte;
     int ready[2], loan = scene->loan;
@@ -146,9 +156,13 @@ static pid_t child(struct scene *scene, enum place place, int descriptors)
     if (place == FAR)
         (void)!dup2(loan, 900);
     close(loan);
-    (void)!write(ready[1], "y", 1);
-    for (;;)
-        pause();
+    live(ready[1]);
+    _exit(1);
+}
+
+static pid_t child(struct scene *scene, enum place place, int descriptors)
+{
+    return child_that(stay, scene, place, descriptors);
 }
 
 static void end(pid_t pid)
@@ -181,6 +195,118 @@ static void test_wherever_it_lies(void **state)
         assert_int_equal(scene->count, 0);
         assert_int_equal(gms_loan_give(scene->file, INCARNATION, &scene->loan, NULL), GMS_OK);
     }
+}
+
+/* A child whose first thread has ended, and whose number shows nothing any more, is found as any other. */
+static void await_end_of_first(void)
+{
+    char path[64], text[256] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", getpid());
+    while (strstr(text, ") Z ") == NULL) {
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        ssize_t got = read(fd, text, sizeof text - 1);
+        text[got > 0 ? got : 0] = '\0';
+        gms_fd_close(&fd);
+    }
+}
+
+static void *stay_behind(void *ready)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* each thread's own */
+    await_end_of_first();
+    stay(*(int *)ready);
+    return NULL;
+}
+
+static void leave_a_thread(int ready)
+{
+    static int kept;
+    pthread_t thread;
+    kept = ready;
+    if (pthread_create(&thread, NULL, stay_behind, &kept) == 0)
+        syscall(SYS_exit, 0); /* this thread only */
+}
+
+static void test_first_thread_has_ended(void **state)
+{
+    struct scene *scene = *state;
+    for (int many = 0; many < 2; many++) {
+        pid_t children[PLACES];
+        for (int place = 0; place < PLACES; place++)
+            children[place] = child_that(leave_a_thread, scene, place, many ? MANY : 3);
+        gms_fd_close(&scene->loan);
+        for (size_t threads = 1; threads <= THREADS; threads += THREADS - 1) {
+            walk(scene, threads, NULL, 0);
+            for (int place = 0; place < PLACES; place++)
+                if (was_found(scene, children[place]) != (place != NOWHERE))
+                    fail_msg("place %d, %d descriptors, %zu threads: %s", place, many ? MANY : 3, threads,
+                             place == NOWHERE ? "found though it has nothing" : "not found");
+            assert_int_equal(scene->count, PLACES - 1);
+        }
+        for (int place = 0; place < PLACES; place++) {
+            assert_int_equal(gms_maps_has(children[place], &scene->inode, 1, GMS_MAPS_SHARED), place >= MAPPED);
+            assert_int_equal(gms_maps_has_descriptor(children[place], &scene->inode, 1),
+                             place > NOWHERE && place < MAPPED);
+            assert_true(gms_maps_may_be_read(children[place]));
+            end(children[place]);
+            assert_false(gms_maps_may_be_read(children[place]));
+            assert_int_equal(errno, ESRCH);
+        }
+        walk(scene, THREADS, NULL, 0);
+        assert_int_equal(scene->count, 0);
+        assert_int_equal(gms_loan_give(scene->file, INCARNATION, &scene->loan, NULL), GMS_OK);
+    }
+}
+
+/* Nor does it help to go on from thread to thread, each of which ends when the next has begun: that is found, or not
+ * known, and never nobody. */
+static void *go_on(void *unused)
+{
+    pthread_t next;
+    pthread_attr_t attributes;
+    const uint64_t until_ns = gms_clock_ns() + 20000;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    while (gms_clock_ns() < until_ns) {
+    }
+    while (pthread_create(&next, &attributes, go_on, unused) != 0) {
+    }
+    pthread_attr_destroy(&attributes);
+    return NULL;
+}
+
+static void *begin_to_go_on(void *ready)
+{
+    await_end_of_first();
+    (void)!write(*(int *)ready, "y", 1);
+    return go_on(NULL);
+}
+
+static void go_from_thread_to_thread(int ready)
+{
+    static int kept;
+    pthread_t thread;
+    kept = ready;
+    if (pthread_create(&thread, NULL, begin_to_go_on, &kept) == 0)
+        syscall(SYS_exit, 0);
+}
+
+static void test_threads_that_hop(void **state)
+{
+    struct scene *scene = *state;
+    const pid_t pids[] = {child_that(go_from_thread_to_thread, scene, HIGHEST, 3),
+                          child_that(go_from_thread_to_thread, scene, MAPPED, MANY)};
+    for (size_t i = 0; i < 2; i++) {
+        for (int round = 0; round < 20; round++) {
+            walk(scene, THREADS, &pids[1 - i], 1);
+            assert_true(scene->count > 0);
+            for (size_t found = 0; found < scene->count; found++)
+                assert_true(scene->found[found] == pids[i] || scene->found[found] == 0);
+        }
+    }
+    end(pids[0]);
+    end(pids[1]);
 }
 
 /* Every one of many, by as many threads as there are. */
@@ -331,6 +457,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_wherever_it_lies, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_first_thread_has_ended, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_threads_that_hop, setup, teardown),
         cmocka_unit_test_setup_teardown(test_many, setup, teardown),
         cmocka_unit_test_setup_teardown(test_one_that_hops, setup, teardown),
         cmocka_unit_test_setup_teardown(test_abandoned, setup, teardown),
