@@ -145,7 +145,7 @@ static bool holds(struct gms_holders *walk, pid_t pid)
 static void look_closely(struct gms_holders *walk, pid_t pid)
 {
     int pidfd = -1;
-    if (gms_threads_exiting(pid) || gms_pidfd_open(pid, &pidfd, NULL) == GMS_E_NOT_FOUND)
+    if (gms_threads_living(pid) == 0 || gms_pidfd_open(pid, &pidfd, NULL) == GMS_E_NOT_FOUND)
         return;
     /* The pidfd first, then once more, so that a number which went to somebody else does not answer for it. */
     if (pidfd >= 0 && (!holds(walk, pid) || gms_pidfd_pid(pidfd) != pid)) {
