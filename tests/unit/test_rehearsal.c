@@ -74,9 +74,12 @@ static void test_one_at_a_time(void **state)
     }
     await_tasks(tasks);
     assert_int_equal(atomic_load(&listings), 1);
+    gms_fd_close(&gate[0]);
+    assert_int_equal(pipe2(gate, O_CLOEXEC), 0);
     assert_ok(gms_rehearsal_start(&rehearsal, base, &error)); /* and the next begins */
     await_listings(2);
     gms_rehearsal_end(&rehearsal);
+    gms_fd_close(&gate[1]);
     await_tasks(tasks);
     gms_fd_close(&gate[0]);
     event_base_free(base);
