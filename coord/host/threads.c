@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,16 +83,61 @@ bool gms_threads_exiting(pid_t pid)
     return threads_exiting(pid, &line, &thread);
 }
 
+/* One listing of the threads of a process. */
+struct listing {
+    uint64_t digest; /* of their numbers */
+    bool vanished;   /* one was not there any more when it was asked about; the list may end there then */
+    int living;      /* is not past the start of its exit, or cannot be asked; 0: all are */
+    bool kernel;     /* that one is the kernel's */
+};
+
+/* Up to the first that lives. False: errno says why not. */
+static bool list_threads(pid_t pid, struct listing *ret_listing)
+{
+    char path[64], text[1024];
+    struct listing listing = {.digest = UINT64_C(0xcbf29ce484222325)};
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *directory = opendir(path);
+    if (directory == NULL)
+        return false;
+    size_t count = 0;
+    for (struct dirent *entry; listing.living == 0 && (entry = readdir(directory)) != NULL;) {
+        struct stat_line line = {0};
+        text[0] = '\0';
+        if (!isdigit((unsigned char)entry->d_name[0]))
+            continue;
+        const int thread = atoi(entry->d_name);
+        count++;
+        listing.digest = (listing.digest ^ (uint64_t)thread) * UINT64_C(0x100000001b3);
+        snprintf(path, sizeof path, "%.20s/stat", entry->d_name);
+        if (!gms_proc_read(dirfd(directory), path, text, sizeof text) && (errno == ENOENT || errno == ESRCH))
+            listing.vanished = true;
+        else if (!parse_stat(text, &line) || (line.flags & PF_EXITING_FLAG) == 0)
+            listing.living = thread;
+        listing.kernel = (line.flags & PF_KTHREAD_FLAG) != 0;
+    }
+    closedir(directory);
+    listing.vanished = listing.vanished || count == 0;
+    *ret_listing = listing;
+    return true;
+}
+
+/* Nobody lives when two listings in a row are the same, and everybody in them was there and exiting: none of the first
+ * could start another thread any more when the second was made, and that one had no gap. */
 pid_t gms_threads_living(pid_t pid)
 {
-    struct stat_line line = {0};
-    int thread = -1;
-    errno = 0;
-    if (threads_exiting(pid, &line, &thread) && threads_exiting(pid, &line, &thread))
-        return 0;
-    if (thread < 0 && errno == 0)
-        errno = EAGAIN;
-    return (line.flags & PF_KTHREAD_FLAG) != 0 ? 0 : thread;
+    enum { LISTINGS = 16 };
+    struct listing before = {.vanished = true}, now;
+    for (int i = 0; i < LISTINGS; i++, before = now) {
+        if (!list_threads(pid, &now))
+            return errno == ENOENT || errno == ESRCH ? 0 : -1;
+        if (now.living > 0)
+            return now.kernel ? 0 : now.living;
+        if (!now.vanished && !before.vanished && now.digest == before.digest)
+            return 0;
+    }
+    errno = EAGAIN;
+    return -1;
 }
 
 void gms_threads_describe(pid_t pid, char *ret_text, size_t bytes)

@@ -15,8 +15,8 @@
 bool gms_threads_exiting(pid_t pid);
 
 /* The first thread of `pid` that is not past the start of its exit; 0: there is none, or it is the kernel's own, which
- * has nothing; -1: not known, errno says why. All are listed twice before it says 0: who starts another thread and ends
- * is not to be missed. */
+ * has nothing; -1: not known, errno says why. They are listed until two lists agree before it says 0: who starts
+ * another thread and ends is not to be missed. */
 pid_t gms_threads_living(pid_t pid);
 
 /* Words for a person: "pid 7 (python3), thread 9 in state D". The first thread that is not exiting. */
