@@ -99,6 +99,14 @@ static void make_right(uint8_t *snapshot, size_t bytes)
         snapshot[GMS_SNAPSHOT_DIGEST_AT + i] = (uint8_t)(digest >> (8 * i));
 }
 
+/* The reader's limit of rounds, epochs and incarnations lies where no group comes to in its life. What is restored goes
+ * on from there, after a SALVAGE 2^32 further, so a snapshot close to the limit makes one beyond it. */
+static bool has_room(const struct gms_snapshot_view *view)
+{
+    const uint64_t most = UINT64_MAX / 2 - (UINT64_C(1) << 33);
+    return view->round < most && view->epoch < most && view->incarnation < most;
+}
+
 /* What a core wrote reads back as what it wrote. */
 static void check_written_again(const struct gms_core *core)
 {
@@ -137,10 +145,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     if (status == GMS_OK) {
         FUZZ_CHECK(looked == GMS_OK);
         FUZZ_CHECK(verdict != GMS_RECOVERY_FRESH);
-        check_written_again(core);
+        if (has_room(&view))
+            check_written_again(core);
         const struct gms_event tick = {.type = GMS_EVENT_TICK, .now_ns = UINT64_MAX / 2};
         gms_core_step(core, &tick, &actions);
-        check_written_again(core);
+        if (has_room(&view))
+            check_written_again(core);
     }
     free(memory);
     free(snapshot);
