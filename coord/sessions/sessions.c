@@ -331,7 +331,7 @@ static void on_readable(evutil_socket_t fd, short what, void *context)
     struct gms_client *client = context;
     (void)fd;
     if ((what & EV_TIMEOUT) != 0) {
-        gms_session_refuse(client, 0, GMS_E_TIMEOUT, "no HELLO within 10 s of connecting");
+        gms_session_refuse(client, 0, GMS_E_TIMEOUT, "no HELLO within 5 s of connecting");
         return;
     }
     receive(client, MESSAGES_AT_ONCE);

@@ -3,7 +3,7 @@
  * The rank's socket RUN/c<rank>: engine ranks, gms-exec and gms-ctl. This file accepts, greets, frames, bounds and
  * hangs up; what a message means is requests.c's business.
  *
- * Rules: only the deployment's user; HELLO within ten seconds; one session per engine id; at most GMS_SESSIONS_MAX
+ * Rules: only the deployment's user; HELLO within five seconds; one session per engine id; at most GMS_SESSIONS_MAX
  * connections (a newcomer displaces the oldest that has not said HELLO, else the oldest gms-ctl or gms-exec, never an
  * engine rank); a malformed frame is answered once and ends the connection; nothing here blocks on a client: what it
  * does not read waits in a bounded queue, and at the bound the client is dropped.
@@ -33,9 +33,8 @@ enum {
     GMS_SESSIONS_PAUSE_MS = 50, /* before accepting again when that failed */
     GMS_SESSIONS_QUEUE_MESSAGES = 64,
     GMS_SESSIONS_QUEUE_BYTES = 1024 * 1024,
-    GMS_SESSIONS_HELLO_SECONDS =
-        10,                 /* a stalled machine takes seconds; whoever says none makes room when others come */
-    GMS_SESSION_WAITS = 16, /* transfers one session may wait for at once */
+    GMS_SESSIONS_HELLO_SECONDS = 5, /* a stalled machine takes some; the silent make room first when others come */
+    GMS_SESSION_WAITS = 16,         /* transfers one session may wait for at once */
     GMS_LAUNCH_BYTES = 128,
 };
 
