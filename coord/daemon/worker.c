@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <event2/event.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/thread.h"
 
 struct list {
     struct gms_job *first, **last;
@@ -113,11 +113,7 @@ gms_status gms_worker_open(struct event_base *base, struct gms_worker **ret_work
             status = gms_fail(ret_error, GMS_E_SYSTEM, "the event loop refused the worker's eventfd");
     }
     if (status == GMS_OK) {
-        sigset_t all, before;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        int error = pthread_create(&worker->thread, NULL, work, worker);
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        const int error = gms_thread_start(work, worker, &worker->thread);
         if (error != 0)
             status = gms_fail(ret_error, GMS_E_SYSTEM, "no thread for the worker: %s", strerror(error));
         worker->started = error == 0;

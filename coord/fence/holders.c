@@ -6,13 +6,13 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/thread.h"
 #include "fence/handout.h"
 #include "host/processes.h"
 #include "host/threads.h"
@@ -270,22 +270,13 @@ static void *run(void *context);
 
 static int start_thread(struct gms_holders *walk)
 {
-    pthread_t thread;
-    pthread_attr_t attributes;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the loop's */
     atomic_fetch_add(&walk->references, 1);
     atomic_fetch_add(&walk->working, 1);
-    int error = pthread_create(&thread, &attributes, run, walk);
+    const int error = gms_thread_start(run, walk, NULL);
     if (error != 0) {
         atomic_fetch_sub(&walk->working, 1);
         atomic_fetch_sub(&walk->references, 1);
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
     return error;
 }
 

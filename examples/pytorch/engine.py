@@ -257,7 +257,7 @@ class Engine:
         everybody = self._ranks.gather(states + digest)
         if self._ranks.rank == 0:
             same = all(rank[-len(digest):] == digest for rank in everybody)  # as libgms promises
-            worst = bytes(map(max, *everybody) if len(everybody) > 1 else states)[:len(states)]
+            worst = bytes(map(max, zip(*everybody)))[:len(states)]
             free = [slot for slot, state in enumerate(worst) if state == IDLE]
             blocks = [block for block in blocks if worst[block.slot] == SEALED]
             lost = [slot for slot, state in enumerate(worst) if state not in (IDLE, SEALED)]

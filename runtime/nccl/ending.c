@@ -3,12 +3,12 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 
 struct gms_ending {
     const struct gms_nccl_api *api;
@@ -46,23 +46,6 @@ static void *run(void *context)
     return NULL;
 }
 
-static int start(struct gms_ending *ending)
-{
-    pthread_t thread;
-    pthread_attr_t attributes;
-    sigset_t all, before;
-    int error = pthread_attr_init(&attributes);
-    if (error != 0)
-        return error;
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the engine's */
-    error = pthread_create(&thread, &attributes, run, ending);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    return error;
-}
-
 gms_status gms_ending_make(const struct gms_nccl_api *api, struct gms_ending **ret_ending, struct gms_error *ret_error)
 {
     pthread_condattr_t monotonic;
@@ -76,7 +59,7 @@ gms_status gms_ending_make(const struct gms_nccl_api *api, struct gms_ending **r
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&ending->news, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    const int error = start(ending);
+    const int error = gms_thread_start(run, ending, NULL);
     if (error != 0) {
         release(ending);
         return gms_fail(ret_error, GMS_E_SYSTEM, "no thread that could end a communicator: %s", strerror(error));
